@@ -1,0 +1,5 @@
+//go:build !noredis
+
+package all
+
+import _ "github.com/mooncake-agent/mooncake/metadata/redis" // registers the backend

@@ -1,0 +1,13 @@
+;; env.log with a text outside of memory.
+(module
+  (import "env" "log" (func $log (param i32 i32 i32)))
+  (memory (export "memory") 4)
+  (func (export "mooncake_eviction_v1") (result i32) (i32.const 0))
+  (func (export "policy_buffer") (param $kind i32) (param $size i32) (result i32)
+    (i32.add (i32.const 1024) (i32.mul (local.get $kind) (i32.const 32768))))
+  (func (export "policy_init") (result i32) (i32.const 0))
+  (func (export "policy_events") (param $n i32) (result i32)
+    (call $log (i32.const 1) (i32.const 0x7ffffff0) (i32.const 100))
+    (i32.const 0))
+  (func (export "policy_victims") (param $bytes i64) (param $max i32) (param $tenant i32) (param $segment i32) (param $flags i32) (result i32)
+    (i32.const 0)))

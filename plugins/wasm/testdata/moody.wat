@@ -1,0 +1,16 @@
+;; Each answer begins with another handle: nobody can say what it does next, but all it names is resident.
+(module
+  (memory (export "memory") 4)
+  (global $last (mut i32) (i32.const 0))
+  (global $turn (mut i32) (i32.const 0))
+  (func (export "mooncake_eviction_v1") (result i32) (i32.const 0))
+  (func (export "policy_buffer") (param $kind i32) (param $size i32) (result i32)
+    (i32.add (i32.const 1024) (i32.mul (local.get $kind) (i32.const 32768))))
+  (func (export "policy_init") (result i32) (i32.const 0))
+  (func (export "policy_events") (param $n i32) (result i32)
+    (global.set $last (local.get $n))
+    (i32.const 0))
+  (func (export "policy_victims") (param $bytes i64) (param $max i32) (param $tenant i32) (param $segment i32) (param $flags i32) (result i32)
+    (global.set $turn (i32.add (global.get $turn) (i32.const 1)))
+    (i32.store (i32.const 66560) (i32.add (i32.rem_u (global.get $turn) (i32.const 8)) (i32.const 1)))
+    (i32.const 1)))

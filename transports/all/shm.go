@@ -1,0 +1,5 @@
+//go:build !noshm
+
+package all
+
+import _ "github.com/mooncake-agent/mooncake/transports/shm" // shared memory between processes of one host
