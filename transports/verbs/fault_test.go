@@ -148,6 +148,31 @@ func TestFirstCompletionFails(t *testing.T) {
 	}
 }
 
+// TestFoundWhileFailing: work that finds a connection which has just failed, and is still in the store, takes a new one.
+func TestFoundWhileFailing(t *testing.T) {
+	s := newSites(t, 1, 1<<20, nil, nil)
+	s.write(t)
+	all := s.a.tr.nics[0].store.all()
+	if len(all) != 1 {
+		t.Fatalf("%d connections, want 1", len(all))
+	}
+	e := all[0]
+	set := func(to epState) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.state = to
+	}
+	set(epDraining) // the first thing that fail does; taking it out of the store comes later
+	defer func() {
+		set(epReady)
+		e.fail(errEvicted)
+	}()
+	s.write(t)
+	if s.a.tr.nics[0].store.find(e.path) == e {
+		t.Error("the connection that failed is still in the store")
+	}
+}
+
 // TestAllFail: with nothing but failures, ops end with an error soon, and later ones at once.
 func TestAllFail(t *testing.T) {
 	s := newSites(t, 2, 1<<20, nil, func(c *Config) { c.RailPause = time.Minute })

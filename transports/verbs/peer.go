@@ -255,6 +255,7 @@ func (p *Peer) assign(s *slice) (*endpoint, error) {
 			return e, nil
 		}
 		w.n.bytes.Add(-int64(s.len))
+		w.n.store.remove(e) // whoever made it fail has not come to that yet; it must not be found again
 	}
 	return nil, fmt.Errorf("verbs: %s: connections to it keep failing: %w", p.r.server, transports.ErrUnreachable)
 }
