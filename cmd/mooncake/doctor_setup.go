@@ -19,6 +19,7 @@ import (
 	"github.com/mooncake-agent/mooncake/core/node"
 	"github.com/mooncake-agent/mooncake/core/units"
 	"github.com/mooncake-agent/mooncake/metadata"
+	transports "github.com/mooncake-agent/mooncake/transports/all"
 )
 
 // verbsType is the transport whose devices are RDMA's.
@@ -86,6 +87,7 @@ func (d *doctorPlan) fill(s *doctor.Setup) {
 }
 
 func (d *doctorPlan) rdma(r *doctor.RDMA) {
+	r.ActiveMTU = transports.PortMTU
 	r.Wanted = strings.EqualFold(d.p.Root.Protocol, "rdma")
 	prefix := "transports." + verbsType + "."
 	for _, i := range d.p.Transports {

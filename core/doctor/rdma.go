@@ -247,7 +247,7 @@ func gidTable(gids []rdmasys.GID) string {
 
 // checkMTU: both ends of a connection use the smaller MTU, so one small port slows all that it talks to down. (Engines
 // of Mooncake that do not tell theirs fail instead.)
-func checkMTU(ctx context.Context, h *Host) Result {
+func checkMTU(_ context.Context, h *Host) Result {
 	ports := h.activePorts()
 	if len(ports) == 0 {
 		return Result{}
@@ -260,7 +260,7 @@ func checkMTU(ctx context.Context, h *Host) Result {
 	var f findings
 	sizes := map[int]bool{}
 	for _, p := range ports {
-		mtu, how, err := h.portMTU(ctx, p)
+		mtu, how, err := h.portMTU(p)
 		switch {
 		case err != nil:
 			f.warn(fmt.Sprintf("%s: MTU not known: %v", p.name(), err), "see ibv_devinfo "+p.dev.Name+" for active_mtu; all nodes must have the same")
@@ -298,9 +298,9 @@ func mtuAdvice(p rdmaPort) string {
 
 // portMTU is the active MTU of a port and where it is known from: the device where this binary can ask it, else the
 // interface behind a RoCE port.
-func (h *Host) portMTU(ctx context.Context, p rdmaPort) (mtu int, how string, err error) {
+func (h *Host) portMTU(p rdmaPort) (mtu int, how string, err error) {
 	if ask := h.Setup.RDMA.ActiveMTU; ask != nil {
-		if mtu, err = ask(ctx, p.dev.Name, p.port.Num); err == nil {
+		if mtu, err = ask(p.dev.Name, p.port.Num); err == nil {
 			return mtu, "told by the device", nil
 		}
 	}

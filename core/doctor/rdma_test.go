@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"errors"
 	"testing"
 
@@ -73,7 +72,7 @@ func TestGID(t *testing.T) {
 func TestMTU(t *testing.T) {
 	device := func(mtu int, err error) func(h *Host) {
 		return func(h *Host) {
-			h.Setup.RDMA.ActiveMTU = func(_ context.Context, dev string, port int) (int, error) { return mtu, err }
+			h.Setup.RDMA.ActiveMTU = func(dev string, port int) (int, error) { return mtu, err }
 		}
 	}
 	try(t, checkMTU, []situation{

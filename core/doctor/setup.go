@@ -51,7 +51,7 @@ type RDMA struct {
 	GID     int // index; -1 = the best
 	MTU     int // most bytes of a packet; 4096 unless configured
 	// ActiveMTU asks a device for the MTU of a port in bytes; nil when this binary cannot.
-	ActiveMTU func(ctx context.Context, device string, port int) (int, error)
+	ActiveMTU func(device string, port int) (int, error)
 }
 
 // Listener is an address that the node will listen on.

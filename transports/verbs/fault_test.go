@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -481,7 +482,9 @@ func TestDeadPeersGo(t *testing.T) {
 	b := newSite(t, hosts, f, 1, nil, func(c *Config) { c.ProbeInterval = 50 * time.Millisecond })
 	remote := b.Register(t, 4096, transports.ReadWrite)
 	d := b.Descriptor()
+	local := transporttest.NewRegion(t, 4096, transports.ReadWrite)
 	before := b.m.Counts()
+	files := openFiles(t)
 	peers := 1000
 	if testing.Short() {
 		peers = 50
@@ -495,7 +498,6 @@ func TestDeadPeersGo(t *testing.T) {
 			if err := tr.Start(ctx, hosts.NewHost()); err != nil {
 				t.Fatal(err)
 			}
-			local := transporttest.NewRegion(t, 4096, transports.ReadWrite)
 			reg, err := tr.Register(ctx, local)
 			if err != nil {
 				t.Fatal(err)
@@ -531,9 +533,20 @@ func TestDeadPeersGo(t *testing.T) {
 		}()
 	}
 	eventually(t, "the target to be as before", func() bool { return b.m.Counts() == before })
+	eventually(t, "no more open files than before", func() bool { return openFiles(t) <= files })
 	if n := b.tr.nics[0].queues[0].used.Load(); n != 0 {
 		t.Errorf("%d entries of the completion queue are not given back", n)
 	}
+}
+
+// openFiles is how many files and sockets this process has open.
+func openFiles(t testing.TB) int {
+	t.Helper()
+	l, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(l)
 }
 
 // TestTransportClosedWhileConnecting: Close ends a connection that is being made.
