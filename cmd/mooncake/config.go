@@ -65,13 +65,15 @@ func newConfigCheckCommand() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Read the configuration and report every problem; nothing is started",
 		Long: `Read file, environment and flags as "mooncake node" would and report every problem at once,
-each with its place: file:line:col: key: what. Eviction policies are built, which compiles WebAssembly modules;
-none of their code runs. Exit code 0 = the node would accept it.`,
+each with its place: file:line:col: key: what. WebAssembly modules are compiled. Of parts of type external the
+program and its files are looked at: there, executable, with the right digests. Nothing of a third party runs, so what
+such a program itself says of its kind and its config is heard at the start only, or by mooncake plugin check.
+Exit code 0 = nothing is wrong as far as that can be known.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := flags.load(args)
 			if err == nil {
-				err = node.CheckPolicies(cmd.Context(), l)
+				err = node.CheckParts(cmd.Context(), l)
 			}
 			if werr := config.WriteCheck(cmd.OutOrStdout(), l, err, asJSON); werr != nil {
 				return werr

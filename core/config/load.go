@@ -89,6 +89,23 @@ func (l *Loaded) InstanceProblem(kindKey, name, msg string) Problem {
 	return l.origin(path).problem(path, msg)
 }
 
+// PartProblems places what is wrong with an instance at the keys that the error names, as Load does with the errors of
+// module.Validator: "command: no such file" is a problem of transports.mover.command.
+func (l *Loaded) PartProblems(kindKey string, i Instance, err error) []Problem {
+	path, fields := join(kindKey, i.Name), []field(nil)
+	if k := l.schema.kind(kindKey); k != nil {
+		if k.Single {
+			path = kindKey
+		}
+		if info := k.part(i.Type); info != nil {
+			fields = fieldsOf(info.Defaults)
+		}
+	}
+	found := &loading{Loaded: l}
+	found.failAll(path, err, fields)
+	return found.errors
+}
+
 // Warnings returns what the user should know although the configuration is usable.
 func (l *Loaded) Warnings() []Problem { return slices.Clone(l.warnings) }
 

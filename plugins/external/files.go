@@ -43,11 +43,7 @@ func (p *program) close() {
 func openProgram(c *Config) (_ *program, err error) {
 	path, err := exec.LookPath(c.Command[0])
 	if err != nil && !errors.Is(err, exec.ErrDot) {
-		why := errors.Unwrap(err)
-		if errors.Is(err, os.ErrPermission) {
-			why = errors.New("it is not executable (chmod +x)")
-		}
-		return nil, fmt.Errorf("command: %s: %w: %w", c.Command[0], why, ErrRefused)
+		return nil, fmt.Errorf("command: %s: %w: %w", c.Command[0], whyNot(err), ErrRefused)
 	}
 	path = absolute(path)
 	sums := map[string]string{}
@@ -68,7 +64,7 @@ func openProgram(c *Config) (_ *program, err error) {
 		if !pinned && len(c.SHA256) > 0 {
 			return fmt.Errorf("sha256: %s has no digest; add one for the program and for each argument that is a file: %w", path, ErrRefused)
 		}
-		f, err := openChecked(path, sum)
+		f, err := openChecked("command", path, sum)
 		if err == nil {
 			p.files = append(p.files, f)
 		}
@@ -88,13 +84,24 @@ func openProgram(c *Config) (_ *program, err error) {
 		p.argv[i+1] = inChild(len(p.files) - 1)
 	}
 	for _, other := range slices.Sorted(maps.Keys(sums)) { // also what the program loads by name
-		f, err := openChecked(other, sums[other])
+		f, err := openChecked("sha256", other, sums[other])
 		if err != nil {
 			return nil, err
 		}
 		f.Close()
 	}
 	return p, nil
+}
+
+// whyNot is what exec.LookPath says, without the name of the file.
+func whyNot(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return errors.New("it is not executable (chmod +x)")
+	}
+	if at := (*os.PathError)(nil); errors.As(err, &at) {
+		return at.Err
+	}
+	return errors.Unwrap(err)
 }
 
 // absolute is the file's name from the root.
@@ -105,10 +112,11 @@ func absolute(path string) string {
 	return path
 }
 
-// openChecked opens a regular file and compares its digest, if there is one.
-func openChecked(path, sum string) (_ *os.File, err error) {
+// openChecked opens a regular file and compares its digest, if there is one. key is the key of the section that names
+// the file.
+func openChecked(key, path, sum string) (_ *os.File, err error) {
 	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%s: %s: %w", path, fmt.Sprintf(format, args...), ErrRefused)
+		return fmt.Errorf("%s: %s: %s: %w", key, path, fmt.Sprintf(format, args...), ErrRefused)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -129,6 +137,7 @@ func openChecked(path, sum string) (_ *os.File, err error) {
 	if sum == "" {
 		return f, nil
 	}
+	key = "sha256"
 	if st.Mode&0o002 != 0 {
 		return nil, refuse("everybody may write to it, so a digest says nothing (chmod o-w)")
 	}
@@ -137,7 +146,7 @@ func openChecked(path, sum string) (_ *os.File, err error) {
 		return nil, refuse("%v", err)
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != sum {
-		return nil, refuse("its SHA-256 is %s, the config wants %s (sha256)", got, sum)
+		return nil, refuse("its SHA-256 is %s, the config wants %s", got, sum)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, refuse("%v", err)

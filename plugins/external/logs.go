@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -159,6 +160,25 @@ func (j *journal) last(n int) []Line {
 	defer j.mu.Unlock()
 	all := slices.Concat(j.kept[j.next:], j.kept[:j.next])
 	return all[max(0, len(all)-n):]
+}
+
+// lastWord is the line that tells most of why a process ended: of a program in Go that panics the first, otherwise the
+// last, as of an exception in Python.
+func (j *journal) lastWord(generation uint64) string {
+	word := ""
+	for _, l := range j.last(keptLines) {
+		if l.Generation != generation {
+			continue
+		}
+		word = l.Text
+		if strings.HasPrefix(word, "panic: ") || strings.HasPrefix(word, "fatal error: ") {
+			break
+		}
+	}
+	if word == "" {
+		return "nothing"
+	}
+	return strconv.Quote(clean(word, 200))
 }
 
 // parseLine understands the JSON of hclog and plain text.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -39,11 +38,14 @@ func Open(ctx context.Context, kind pluginv1.Kind, c Config, env module.Env) (*P
 	if len(c.SHA256) == 0 {
 		log.Warn("plugin has no digests (sha256): whoever may write to its files decides what the node runs", "command", c.Command[0])
 	}
+	if unset := unset(c.Env); len(unset) > 0 {
+		log.Warn("plugin does not get variables that env passes on, because the node has none of that name", "names", unset)
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.StartTimeout)
 	defer cancel()
 	p, err := g.startProcess(ctx, 0)
 	if err != nil {
-		return nil, fmt.Errorf("external: %s: %w", filepath.Base(c.Command[0]), err)
+		return nil, err
 	}
 	g.info = p.info
 	p.shutdown(ctx, c.Grace)

@@ -183,7 +183,8 @@ func (g *Program) explain(ctx context.Context, err error, p *Process) error {
 	}
 	select {
 	case <-p.Dead():
-		return fmt.Errorf("the program ended before it was ready (%s); its log says why", p.Exit())
+		p.run.readers.Wait()
+		return fmt.Errorf("the program ended before it was ready (%s) and wrote %s", p.Exit(), g.journal.lastWord(p.generation))
 	case <-time.After(100 * time.Millisecond): // the connection may be seen to end first
 		return err
 	}
@@ -214,8 +215,8 @@ func kindName(k pluginv1.Kind) string {
 	return strings.ToLower(strings.TrimPrefix(k.String(), "KIND_"))
 }
 
-// errInvalidConfig is wrapped by the error for a configuration that the plugin refuses.
-var errInvalidConfig = errors.New("plugin config refused")
+// ErrConfigRefused is wrapped by the errors of a plugin that refuses its configuration: it is not started again.
+var ErrConfigRefused = errors.New("plugin config refused")
 
 // configure takes a new process from known to configured.
 func (p *Process) configure(ctx context.Context, g *Program) error {
@@ -234,7 +235,7 @@ func (p *Process) configure(ctx context.Context, g *Program) error {
 	if e := resp.Error; e != nil {
 		err := fmt.Errorf("configure: %s: %s", e.Code, clean(e.Message, 1000))
 		if e.Code == pluginv1.ErrorCode_ERROR_CODE_INVALID_CONFIG {
-			err = fmt.Errorf("config: %s: %w", clean(e.Message, 1000), errInvalidConfig)
+			err = fmt.Errorf("config: %s: %w", clean(e.Message, 1000), ErrConfigRefused)
 		}
 		return err
 	}

@@ -28,12 +28,9 @@ type heldDir struct {
 // openRunDir returns a folder of mode 0700 for the sockets of this process's plugins. Folders of processes that have
 // ended are removed: whoever lives holds a lock in his own. The caller owes a closeRunDir.
 func openRunDir(base string) (path string, err error) {
-	if base == "" {
-		base = filepath.Join(os.TempDir(), fmt.Sprintf("mooncake-plugins-%d", os.Getuid()))
-	}
-	base = absolute(base)
-	if len(base) > maxRunDir {
-		return "", fmt.Errorf("run_dir: %s has %d bytes, at most %d fit into the name of a socket; name a shorter one", base, len(base), maxRunDir)
+	base = runDirOf(base)
+	if err := checkName(base); err != nil {
+		return "", err
 	}
 	r := &runDirs
 	r.mu.Lock()
@@ -45,12 +42,8 @@ func openRunDir(base string) (path string, err error) {
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		return "", fmt.Errorf("run_dir: %w", err)
 	}
-	var st unix.Stat_t
-	if err := unix.Lstat(base, &st); err != nil {
-		return "", fmt.Errorf("run_dir: %s: %w", base, err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Getuid() || st.Mode&0o077 != 0 {
-		return "", fmt.Errorf("run_dir: %s must be a folder of this user with mode 0700 (chmod 700)", base)
+	if err := checkFolder(base); err != nil {
+		return "", err
 	}
 	removeStale(base)
 	for range 3 { // another process may take it for stale before it is locked
@@ -68,6 +61,32 @@ func openRunDir(base string) (path string, err error) {
 		return path, nil
 	}
 	return "", fmt.Errorf("run_dir: folders below %s vanish as soon as they are made", base)
+}
+
+// runDirOf is the base folder that run_dir means.
+func runDirOf(base string) string {
+	if base == "" {
+		base = filepath.Join(os.TempDir(), fmt.Sprintf("mooncake-plugins-%d", os.Getuid()))
+	}
+	return absolute(base)
+}
+
+func checkName(base string) error {
+	if len(base) > maxRunDir {
+		return fmt.Errorf("run_dir: %s has %d bytes, at most %d fit into the name of a socket; name a shorter one", base, len(base), maxRunDir)
+	}
+	return nil
+}
+
+func checkFolder(base string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(base, &st); err != nil {
+		return fmt.Errorf("run_dir: %s: %w", base, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Getuid() || st.Mode&0o077 != 0 {
+		return fmt.Errorf("run_dir: %s must be a folder of this user with mode 0700 (chmod 700)", base)
+	}
+	return nil
 }
 
 // makeRunDir makes a folder and locks it; lock is nil if it was removed before it was locked.

@@ -71,6 +71,16 @@ func environment(entries []string) []string {
 	return dedup(out)
 }
 
+// unset lists the variables that are to be passed on and that this process does not have.
+func unset(entries []string) (names []string) {
+	for _, e := range entries {
+		if _, ok := os.LookupEnv(e); !ok && !strings.Contains(e, "=") {
+			names = append(names, e)
+		}
+	}
+	return names
+}
+
 // dedup keeps the last entry of each name.
 func dedup(env []string) []string {
 	at := map[string]int{}

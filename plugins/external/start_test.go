@@ -33,7 +33,7 @@ func TestProgramsThatAreNoPlugins(t *testing.T) {
 		text    string
 		refused bool
 	}{
-		"exit":      {"ended before it was ready (exit status 7)", false},
+		"exit":      {`ended before it was ready (exit status 7) and wrote "last words of a program that cannot start"`, false},
 		"silent":    {"not ready within 2s", false},
 		"chatty":    {"is it a plugin?", false},
 		"version":   {"speaks another version of the plugin protocol", true},
@@ -94,6 +94,13 @@ func TestFilesThatAreNoPrograms(t *testing.T) {
 			err := refusal(t, cfg)
 			if !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrRefused) {
 				t.Errorf("got %v\nwant %q", err, c.want)
+			}
+			if name == "no program" {
+				return // the kernel finds that
+			}
+			early := cfg.Preflight()
+			if early == nil || !strings.Contains(early.Error(), c.want) || !strings.HasPrefix(early.Error(), "command: ") && !strings.HasPrefix(early.Error(), "sha256: ") {
+				t.Errorf("preflight: got %v\nwant a key and %q", early, c.want)
 			}
 		})
 	}

@@ -127,7 +127,7 @@ func (s *supervisor[T]) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		if errors.Is(err, errInvalidConfig) && !s.ranBefore() {
+		if errors.Is(err, ErrConfigRefused) && !s.ranBefore() {
 			s.update(func() { s.state, s.last, s.everRan = StateRefused, err, true })
 			s.metrics.failures.Inc()
 			s.log.Error("plugin refuses its configuration and is not started again", "error", err)
@@ -292,6 +292,8 @@ func (s *supervisor[T]) current(ctx context.Context) (T, error) {
 
 func notReady(state State, last error, retryAt time.Time) error {
 	switch {
+	case state == StateRefused:
+		return fmt.Errorf("%s: %w: %w", state, ErrUnavailable, last)
 	case state == StateBackoff || state == StateTripped:
 		return fmt.Errorf("%s, next start at %s: %w: last failure: %s", state, retryAt.Format(time.TimeOnly), ErrUnavailable, last)
 	case last != nil:

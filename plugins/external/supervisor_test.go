@@ -260,8 +260,8 @@ func TestProblemsAreTold(t *testing.T) {
 
 func TestRefusedConfigIsForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(uint64) error { return fmt.Errorf("no: %w", errInvalidConfig) })
-		if err := b.ready(context.Background()); !errors.Is(err, errInvalidConfig) {
+		b := newBench(t, func(uint64) error { return fmt.Errorf("no: %w", ErrConfigRefused) })
+		if err := b.ready(context.Background()); !errors.Is(err, ErrConfigRefused) {
 			t.Fatalf("ready: %v", err)
 		}
 		time.Sleep(time.Hour)

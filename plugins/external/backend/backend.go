@@ -58,7 +58,10 @@ func (b *backend) process(ctx context.Context) (*external.Process, error) {
 	if b.ctx.Err() != nil {
 		return nil, metadata.ErrClosed
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, external.ErrConfigRefused): // it will not come
+		return nil, fmt.Errorf("%w: %w", metadata.ErrRefused, err)
+	case err != nil:
 		return nil, fmt.Errorf("%w: %w", metadata.ErrUnavailable, err)
 	}
 	return p, nil

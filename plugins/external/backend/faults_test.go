@@ -70,6 +70,16 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 // The process is killed, or stops, while the backend is used: calls fail at once or by their time with ErrUnavailable, leases
 // of the process are lost, watches begin anew, nothing that was written is lost, and all goes on with the next process.
+// A plugin that refuses its configuration does not come: whoever waits for the service is told so.
+func TestRefusedConfigIsNotWaitedFor(t *testing.T) {
+	b := open(t, configOf(t, "full", map[string]any{"type": "no such backend"}))
+	defer b.Close()
+	_, err := b.Get(t.Context(), "k")
+	if !errors.Is(err, metadata.ErrRefused) || errors.Is(err, metadata.ErrUnavailable) || !strings.Contains(err.Error(), "no such backend") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestFaultsUnderLoad(t *testing.T) {
 	server := testenv.Redis(t)
 	for name, sig := range map[string]syscall.Signal{"SIGKILL": syscall.SIGKILL, "SIGSTOP": syscall.SIGSTOP} {

@@ -95,7 +95,8 @@ class _Base:
             elif config:
                 raise Error(v1.ERROR_CODE_INVALID_CONFIG, f"{self._name} has no settings")
         except (ValueError, KeyError, TypeError) as e:
-            raise Error(v1.ERROR_CODE_INVALID_CONFIG, str(e)) from e
+            what = f"{e} is missing" if isinstance(e, KeyError) else str(e)
+            raise Error(v1.ERROR_CODE_INVALID_CONFIG, what) from e
         return v1.ConfigureResponse()
 
     def Health(self, request, context):
