@@ -91,7 +91,7 @@ func (s saving) Save(dst []byte) ([]byte, error) {
 }
 
 func (p *policy) save(dst []byte) ([]byte, *Fault) {
-	n, fault := p.guest.call(abi.FuncSave, p.guest.fn[abi.FuncSave], initFuel)
+	n, fault := p.guest.call(abi.FuncSave, p.guest.fn[abi.FuncSave], initBudget(p.spec.MaxHandles))
 	if fault != nil {
 		return dst, fault
 	}
@@ -117,7 +117,7 @@ func (s saving) Load(state []byte) (taken bool, err error) {
 func (p *policy) load(state []byte) (taken bool, fault *Fault) {
 	t := p.guest
 	copy(t.buffer(abi.BufferState), state)
-	code, fault := t.call(abi.FuncLoad, t.fn[abi.FuncLoad], initFuel, uint64(len(state)))
+	code, fault := t.call(abi.FuncLoad, t.fn[abi.FuncLoad], initBudget(p.spec.MaxHandles), uint64(len(state)))
 	switch {
 	case fault != nil:
 		return false, fault

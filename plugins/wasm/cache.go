@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/mooncake-agent/mooncake/plugins/wasm/meter"
 )
 
 // cache is the folder of compiled code: one entry, a folder, for each module and machine. What lies in it is
@@ -79,7 +81,7 @@ func checkFolder(dir string, info fs.FileInfo) error {
 // key names the entry of a module: its own bytes and all that its machine code depends on.
 func (c *cache) key(module [32]byte) string {
 	h := sha256.New()
-	fmt.Fprintln(h, runtime.Version(), runtime.GOOS, runtime.GOARCH, engineVersion(), cpu.X86, cpu.ARM64)
+	fmt.Fprintln(h, runtime.Version(), runtime.GOOS, runtime.GOARCH, engineVersion(), meter.ReserveExport, meter.Slice, cpu.X86, cpu.ARM64)
 	return hex.EncodeToString(module[:]) + "-" + hex.EncodeToString(h.Sum(nil)[:6])
 }
 

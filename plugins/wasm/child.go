@@ -100,8 +100,9 @@ func howItEnded(s *os.ProcessState, l limits, stderr []byte, err error) string {
 		}
 	}
 	text := string(stderr)
+	// Go 1.26's collector does not look whether it got the memory for its queues.
 	if strings.Contains(text, "cannot allocate memory") || strings.Contains(text, "out of memory") || strings.Contains(text, "pthread_create failed") ||
-		strings.Contains(text, "failed to allocate") {
+		strings.Contains(text, "failed to allocate") || strings.HasPrefix(text, "SIGSEGV") && strings.Contains(text, "runtime.(*spanQueue)") {
 		return fmt.Sprintf("it needed more than %d MiB of memory", l.memory>>20)
 	}
 	line, _, _ := strings.Cut(text, "\n")

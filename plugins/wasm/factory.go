@@ -51,7 +51,7 @@ type Factory struct {
 	info        Info
 	rt          wazero.Runtime
 	compiled    wazero.CompiledModule
-	fuelGlobal  string
+	metered     bool
 	startExport string
 }
 
@@ -214,7 +214,7 @@ func (f *Factory) link(ctx context.Context, module []byte, dir string, e *entry)
 	if err := offer(ctx, rt, c); err != nil {
 		return errors.Join(err, rt.Close(ctx))
 	}
-	f.rt, f.compiled, f.fuelGlobal, f.startExport = rt, c, m.fuel, m.start
+	f.rt, f.compiled, f.metered, f.startExport = rt, c, true, m.start
 	return nil
 }
 
@@ -248,7 +248,6 @@ func compileInto(ctx context.Context, module []byte, dir string) (metered string
 // metered is a module that pays for what it does.
 type metered struct {
 	code  []byte
-	fuel  string // export of the fuel global
 	start string // export of the start function, if there is one
 }
 
@@ -270,7 +269,7 @@ func rewrite(module []byte, validate func([]byte) error) (*metered, error) {
 			return nil, &refusedError{importError("the "+i.Kind.String(), i.Module, i.Name).Error()}
 		}
 	}
-	out := &metered{code: m.Code, fuel: meter.FuelExport}
+	out := &metered{code: m.Code}
 	if m.Facts.Start {
 		out.start = meter.StartExport
 	}

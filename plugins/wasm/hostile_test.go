@@ -157,6 +157,16 @@ func TestGuestsThatDoNotStart(t *testing.T) {
 	}
 }
 
+// An instance for many objects has arrays to fill: its start has fuel for each.
+func TestStartBudgetGrowsWithTheObjects(t *testing.T) {
+	f := guest(t, "init_spin")
+	for handles, want := range map[uint32]string{1000: " 50000000 units", 1_000_000: " 64000000 units"} {
+		if _, err := f.New(spec(handles)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d objects: %v, want%s", handles, err, want)
+		}
+	}
+}
+
 // The guest's lines: not too many of them, on one line each, without control characters.
 func TestGuestLog(t *testing.T) {
 	var log bytes.Buffer

@@ -74,7 +74,7 @@ func FuzzHostFunctions(f *testing.F) {
 			t.Fatal(fault)
 		}
 		defer inst.close()
-		inst.fuel.Set(1_000_000)
+		inst.meter.fill(1_000_000)
 		funcs := []hostFunc{logFunc}
 		for _, n := range names {
 			funcs = append(funcs, wasiFuncs[n])

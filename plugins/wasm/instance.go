@@ -19,8 +19,7 @@ import (
 
 const (
 	// batchMax is the most records of one call, batchMin the least that a full one has. In between a call gets as
-	// many as callUnits pay for: compiled code cannot be interrupted, so what one call may cost is how long it can
-	// keep everything else waiting.
+	// many as callUnits pay for: puts that need room wait for the end of a call.
 	batchMax  = 256
 	batchMin  = 16
 	callUnits = 64_000
@@ -33,11 +32,10 @@ const (
 // Fuel, in units of one instruction.
 const (
 	callFuel = meter.CallBudget // for a call, before records
-	initFuel = meter.InitBudget // for each call of start-up, save and load, and for all RESTORE batches of an instance together
+	initFuel = meter.InitBudget // see initBudget
 	// restoreCall is what one call with RESTOREs may take of the 50 million that all of them have.
 	restoreCall = 10_000_000
 	statsFuel   = 5_000_000
-	bufferFuel  = 10_000_000 // in Go a buffer may cost a garbage collection
 )
 
 // instance is one running guest. It is used from one goroutine at a time.
@@ -46,7 +44,7 @@ type instance struct {
 	ctx   context.Context // carries the instance to the host functions
 	mod   api.Module
 	mem   api.Memory
-	fuel  api.MutableGlobal // nil: not metered, in benchmarks
+	meter *tank // nil: not metered, in benchmarks
 	arena *arena
 	fn    map[string]api.Function
 	hot   struct{ events, victims, score api.Function }
@@ -109,11 +107,10 @@ func (t *instance) instantiate() (fault *Fault) {
 		return faultf(FaultStart, "instantiate", "%s", clean(firstLine(err), 200))
 	}
 	t.mod, t.mem = mod, mod.ExportedMemory(abi.MemoryExport)
-	if t.f.fuelGlobal != "" {
-		var ok bool
-		if t.fuel, ok = mod.ExportedGlobal(t.f.fuelGlobal).(api.MutableGlobal); !ok {
+	if t.f.metered {
+		if t.meter = tankOf(mod); t.meter == nil {
 			t.close()
-			return faultf(FaultStart, "instantiate", "the module has no %s: it is not metered", t.f.fuelGlobal)
+			return faultf(FaultStart, "instantiate", "the module has no %s: it is not metered", meter.FuelExport)
 		}
 	}
 	t.functions()
@@ -132,17 +129,18 @@ func (t *instance) functions() {
 
 // begin calls the constructors and policy_init and asks for the buffers.
 func (t *instance) begin(spec eviction.Spec) *Fault {
+	budget := initBudget(spec.MaxHandles)
 	if s := t.f.startExport; s != "" {
-		if _, fault := t.call("start", t.mod.ExportedFunction(s), initFuel); fault != nil {
+		if _, fault := t.call("start", t.mod.ExportedFunction(s), budget); fault != nil {
 			return fault
 		}
 	}
 	if fn := t.fn[abi.Initialize]; fn != nil {
-		if _, fault := t.call(abi.Initialize, fn, initFuel); fault != nil {
+		if _, fault := t.call(abi.Initialize, fn, budget); fault != nil {
 			return fault
 		}
 	}
-	bits, fault := t.call(abi.Marker, t.fn[abi.Marker], bufferFuel)
+	bits, fault := t.call(abi.Marker, t.fn[abi.Marker], budget)
 	if fault != nil {
 		return fault
 	}
@@ -150,11 +148,11 @@ func (t *instance) begin(spec eviction.Spec) *Fault {
 		return faultf(FaultReturn, abi.Marker, "the guest needs features %#x that this host does not have", uint32(unknown))
 	}
 	config := abi.AppendConfig(nil, abi.HeaderOf(spec, uint32(t.f.batch())), t.f.params)
-	if fault := t.askBuffer(abi.BufferConfig, uint32(len(config))); fault != nil {
+	if fault := t.askBuffer(abi.BufferConfig, uint32(len(config)), budget); fault != nil {
 		return fault
 	}
 	t.mem.Write(t.addr[abi.BufferConfig], config)
-	code, fault := t.call(abi.FuncInit, t.fn[abi.FuncInit], initFuel)
+	code, fault := t.call(abi.FuncInit, t.fn[abi.FuncInit], budget)
 	if fault != nil {
 		return fault
 	}
@@ -162,7 +160,7 @@ func (t *instance) begin(spec eviction.Spec) *Fault {
 		return faultf(FaultRefused, abi.FuncInit, "the guest refused to start with code %d", code)
 	}
 	for _, b := range t.f.buffers() {
-		if fault := t.askBuffer(b.kind, uint32(b.size)); fault != nil {
+		if fault := t.askBuffer(b.kind, uint32(b.size), budget); fault != nil {
 			return fault
 		}
 	}
@@ -188,6 +186,12 @@ func (f *Factory) batch() int {
 // entering a guest made by Go costs 15,000 units.
 func (f *Factory) budget(n int) uint64 {
 	return callFuel + max(uint64(n)*f.cfg.FuelPerEvent, callUnits)
+}
+
+// initBudget is the fuel of each call of start-up, save and load, and of all RESTORE batches of an instance together:
+// more for one that may have very many objects, which has arrays to fill.
+func initBudget(handles uint32) uint64 {
+	return max(initFuel, meter.HandleBudget*uint64(handles))
 }
 
 type bufferSize struct {
@@ -218,8 +222,9 @@ func (f *Factory) buffers() []bufferSize {
 	return out
 }
 
-func (t *instance) askBuffer(kind abi.Buffer, size uint32) *Fault {
-	got, fault := t.call(abi.FuncBuffer, t.fn[abi.FuncBuffer], bufferFuel, uint64(kind), uint64(size))
+// In Go a buffer may cost a garbage collection.
+func (t *instance) askBuffer(kind abi.Buffer, size uint32, budget uint64) *Fault {
+	got, fault := t.call(abi.FuncBuffer, t.fn[abi.FuncBuffer], budget, uint64(kind), uint64(size))
 	if fault != nil {
 		return fault
 	}
@@ -237,18 +242,17 @@ func (t *instance) buffer(kind abi.Buffer) []byte {
 }
 
 // call runs an export on a budget. What it returns is the i32 result, 0 if it has none.
-
 func (t *instance) call(name string, fn api.Function, budget uint64, args ...uint64) (int32, *Fault) {
 	t.stack[0] = 0
 	copy(t.stack[:], args)
-	if t.fuel != nil {
-		t.fuel.Set(budget)
+	if t.meter != nil {
+		t.meter.fill(budget)
 	}
 	start := time.Now()
 	err := fn.CallWithStack(t.ctx, t.stack[:])
 	t.nanos += uint64(time.Since(start))
-	if t.fuel != nil {
-		left := int64(t.fuel.Get())
+	if t.meter != nil {
+		left := t.meter.left()
 		used := min(uint64(int64(budget)-left), math.MaxInt64)
 		t.spent += used
 		t.deepest = max(t.deepest, used)
@@ -285,12 +289,10 @@ func firstLine(err error) string {
 
 // charge makes a host function cost fuel.
 func (t *instance) charge(bytes uint64) {
-	if t.fuel == nil {
+	if t.meter == nil {
 		return
 	}
-	left := meter.Charge(int64(t.fuel.Get()), uint32(bytes))
-	t.fuel.Set(uint64(left))
-	if left < 0 {
+	if !t.meter.pay(uint32(bytes)) {
 		panic(faultf(FaultFuel, "host function", "no fuel left"))
 	}
 }
@@ -306,5 +308,5 @@ func (t *instance) memoryBytes() uint64 {
 
 func (t *instance) close() {
 	_ = t.mod.Close(context.Background()) // frees memory; there is nothing that can fail
-	t.mod, t.mem, t.fuel = nil, nil, nil
+	t.mod, t.mem, t.meter = nil, nil, nil
 }

@@ -75,7 +75,7 @@ func (p *policy) start() *Fault {
 	}
 	p.guest = t
 	p.told.Instances++
-	p.restoreFuel = initFuel
+	p.restoreFuel = initBudget(p.spec.MaxHandles)
 	p.pending = p.pending[:0]
 	if p.f.info.Score {
 		return nil

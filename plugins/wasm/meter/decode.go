@@ -316,7 +316,7 @@ func (d *decoder) constant() constant {
 func (d *decoder) exportEntry() exportEntry {
 	at := d.pos
 	e := exportEntry{name: d.name(d.limits.NameLength)}
-	if e.name == FuelExport || e.name == StartExport {
+	if e.name == FuelExport || e.name == ReserveExport || e.name == StartExport {
 		d.failAt(at, RuleReserved, ErrRefused, "the name %q is the host's and must not be exported", e.name)
 	}
 	at = d.pos

@@ -11,15 +11,22 @@
 //	// compile m.Code, never module
 //	// instantiate without start functions, then:
 //	fuel := instance.ExportedGlobal(meter.FuelExport).(api.MutableGlobal)   // an i64
-//	fuel.Set(uint64(budget))                                                // before each call
+//	reserve := instance.ExportedGlobal(meter.ReserveExport).(api.MutableGlobal)
+//	fuel.Set(uint64(min(budget, meter.Slice)))                              // before each call
+//	reserve.Set(uint64(budget - min(budget, meter.Slice)))
 //	_, err = fn.Call(ctx, ...)
-//	left := int64(fuel.Get())                                               // used = budget - left
+//	left := int64(fuel.Get()) + int64(reserve.Get())                        // used = budget - left
 //	if err != nil && left < 0 { ... }                                       // out of fuel; discard the instance
 //
+// When the fuel falls below zero an added function fills it up from the reserve and grows memory by no page, which takes
+// the engine out of compiled code: Go's scheduler and garbage collector, which cannot interrupt that, wait for
+// [Slice] units and not for a whole call. Without a reserve, or if what is left in it is too little, the function traps. A single
+// memory.fill, memory.copy or memory.init is not cut up: it takes as long as its budget has bytes.
+//
 // If m.Facts.Start is true the module had a start function: it is exported as [StartExport] instead and the
-// host calls it, metered, before _initialize. Host functions charge in the host: read the global, subtract
-// [HostCallCost] plus the bytes touched, write it back, and panic (a trap for the guest) when it falls below
-// zero; see [Charge].
+// host calls it, metered, before _initialize. Host functions charge in the host: read the fuel, subtract
+// [HostCallCost] plus the bytes touched (see [Charge]), fill it up from the reserve when it is below zero, write it
+// back, and panic (a trap for the guest) when it is still below zero.
 //
 // Rewrite is a pure function: the same bytes and options give the same result, on any machine. It may be
 // called from many goroutines. It reads hostile bytes: time and memory are proportional to the module's

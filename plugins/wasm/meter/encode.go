@@ -4,7 +4,8 @@ package meter
 type encoder struct {
 	out     []byte
 	scratch []byte // content of the present section
-	fuel    uint32 // index of the fuel global
+	fuel    uint32 // index of the fuel global; the reserve is behind it
+	refill  uint32 // index of the function that is called when there is no fuel
 }
 
 // section writes a section around what content appends to e.scratch.
@@ -45,24 +46,26 @@ func (e *encoder) text(s string) {
 
 // beforeCode writes the header and all sections up to the code section.
 func (e *encoder) beforeCode(m *module, budget int64) {
-	e.fuel = uint32(m.globalCount())
+	e.fuel, e.refill = uint32(m.globalCount()), uint32(m.functionCount())
 	e.out = append(e.out, header...)
-	vector(e, secType, m.types, func(t funcType) {
+	types := append(m.types[:len(m.types):len(m.types)], funcType{})
+	vector(e, secType, types, func(t funcType) {
 		e.byte(0x60)
 		e.counted(t.params)
 		e.counted(t.results)
 	})
 	vector(e, secImport, m.imports, e.importEntry)
-	vector(e, secFunction, m.functions, e.u32)
+	vector(e, secFunction, append(m.functions[:len(m.functions):len(m.functions)], uint32(len(m.types))), e.u32)
 	vector(e, secTable, m.tables, e.tableType)
 	vector(e, secMemory, m.memories, e.limitsType)
 	fuel := globalEntry{globalType{typeI64, 1}, append(appendSigned(constant{opI64Const}, budget), opEnd)}
-	vector(e, secGlobal, append(m.globals[:len(m.globals):len(m.globals)], fuel), func(g globalEntry) {
+	reserve := globalEntry{globalType{typeI64, 1}, constant{opI64Const, 0, opEnd}}
+	vector(e, secGlobal, append(m.globals[:len(m.globals):len(m.globals)], fuel, reserve), func(g globalEntry) {
 		e.byte(g.typ)
 		e.byte(g.mutable)
 		e.bytes(g.init)
 	})
-	exports := append(m.exports[:len(m.exports):len(m.exports)], exportEntry{FuelExport, Global, e.fuel})
+	exports := append(m.exports[:len(m.exports):len(m.exports)], exportEntry{FuelExport, Global, e.fuel}, exportEntry{ReserveExport, Global, e.fuel + 1})
 	if m.start >= 0 {
 		exports = append(exports, exportEntry{StartExport, Function, uint32(m.start)})
 	}
@@ -142,7 +145,7 @@ func (e *encoder) element(s element) {
 }
 
 // shortestCharge is the number of bytes that a charge takes at least.
-const shortestCharge = 16
+const shortestCharge = 17
 
 // appendFunction appends a function with its charges: size, locals, code. The last two stay in e.scratch.
 func (e *encoder) appendFunction(dst []byte, b *body) []byte {
@@ -191,7 +194,37 @@ func (e *encoder) appendCharge(dst []byte, m mark, scratch uint32) []byte {
 	dst = append(dst, opI64Sub)
 	dst = appendU32(append(dst, opGlobalSet), e.fuel)
 	dst = appendU32(append(dst, opGlobalGet), e.fuel)
-	return append(dst, opI64Const, 0, opI64LtS, opIf, blockEmpty, opUnreachable, opEnd)
+	dst = append(dst, opI64Const, 0, opI64LtS, opIf, blockEmpty)
+	return append(appendU32(append(dst, opCall), e.refill), opEnd)
+}
+
+// appendRefill appends the function that fills the fuel up to a slice from the reserve and traps when there is too little.
+// Growing memory by nothing takes the engine out of compiled code: there the rest of the program gets the processor when it wants
+// it.
+func (e *encoder) appendRefill(dst []byte, memory bool) []byte {
+	const moved = 0 // a local
+	var f []byte
+	global := func(op byte, index uint32) { f = appendU32(append(f, op), index) }
+	reserve := e.fuel + 1
+	f = append(f, 1, 1, typeI64)
+	global(opGlobalGet, reserve)
+	f = appendSigned(append(f, opI64Const), Slice)
+	global(opGlobalGet, e.fuel)
+	f = append(f, opI64Sub, opLocalTee, moved)
+	global(opGlobalGet, reserve)
+	f = append(f, opLocalGet, moved, opI64LtS, opSelect, opLocalTee, moved) // the smaller one
+	global(opGlobalGet, e.fuel)
+	f = append(f, opI64Add)
+	global(opGlobalSet, e.fuel)
+	global(opGlobalGet, reserve)
+	f = append(f, opLocalGet, moved, opI64Sub)
+	global(opGlobalSet, reserve)
+	if memory {
+		f = append(f, opI32Const, 0, opMemoryGrow, 0, opDrop)
+	}
+	global(opGlobalGet, e.fuel)
+	f = append(f, opI64Const, 0, opI64LtS, opIf, blockEmpty, opUnreachable, opEnd, opEnd)
+	return append(appendU32(dst, uint32(len(f))), f...)
 }
 
 // pageShift is the binary logarithm of PageCost.

@@ -133,7 +133,7 @@ func decoded(t *testing.T, code []byte) decoder {
 	return d
 }
 
-// All but the code, the fuel and the start function's place is as before, in the same order.
+// All but the code, the fuel, its refill and the start function's place is as before, in the same order.
 func TestTheRestIsKept(t *testing.T) {
 	for _, name := range corpus(t) {
 		code := load(t, name)
@@ -148,24 +148,33 @@ func TestTheRestIsKept(t *testing.T) {
 		was, is := decoded(t, code), decoder{}
 		// The names that we add are refused when they are read, so they are changed for that.
 		renamed := bytes.ReplaceAll(m.Code, []byte(FuelExport), []byte("mooncake_xxxx"))
+		renamed = bytes.ReplaceAll(renamed, []byte(ReserveExport), []byte("mooncake_xxxxxxx"))
 		is = decoded(t, bytes.ReplaceAll(renamed, []byte(StartExport), []byte("mooncake_xxxxx")))
 		if is.err != nil {
 			t.Fatalf("%s: %v", name, is.err)
 		}
-		if n := len(was.m.globals); len(is.m.globals) != n+1 || is.m.globals[n].globalType != (globalType{typeI64, 1}) {
+		own := globalType{typeI64, 1}
+		if n := len(was.m.globals); len(is.m.globals) != n+2 || is.m.globals[n].globalType != own || is.m.globals[n+1].globalType != own {
 			t.Errorf("%s: %d globals, then %d", name, n, len(is.m.globals))
 		}
-		added := 1
+		if n := len(was.m.functions); len(is.m.functions) != n+1 || len(is.m.bodies) != n+1 || int(is.m.functions[n]) != len(was.m.types) {
+			t.Errorf("%s: %d functions, then %d with %d bodies", name, n, len(is.m.functions), len(is.m.bodies))
+		}
+		if n := len(was.m.types); len(is.m.types) != n+1 || is.m.types[n].String() != "()" {
+			t.Errorf("%s: %d types, then %d", name, n, len(is.m.types))
+		}
+		added := 2
 		if was.m.start >= 0 {
-			added = 2
+			added = 3
 			if x := is.m.exports[len(is.m.exports)-1]; x.kind != Function || int(x.index) != was.m.start {
 				t.Errorf("%s: function %d is exported, the start function is %d", name, x.index, was.m.start)
 			}
 		}
-		if m.Facts.Start != (added == 2) || is.m.start >= 0 {
+		if m.Facts.Start != (added == 3) || is.m.start >= 0 {
 			t.Errorf("%s: start %v, section %d", name, m.Facts.Start, is.m.start)
 		}
 		is.m.globals, is.m.exports = is.m.globals[:len(was.m.globals)], is.m.exports[:len(is.m.exports)-added]
+		is.m.types, is.m.functions = is.m.types[:len(was.m.types)], is.m.functions[:len(was.m.functions)]
 		is.m.start, is.m.bodies = was.m.start, was.m.bodies
 		is.m.exports = slices.Clip(is.m.exports)
 		if d := cmp.Diff(was.m, is.m, cmp.AllowUnexported(module{}, funcType{}, importEntry{}, tableType{}, limitsType{}, globalType{}, globalEntry{},

@@ -47,7 +47,7 @@ func checkAny(t *testing.T, code []byte) {
 		}
 		return
 	}
-	// The shortest function that can be charged has 4 bytes, the charge 16 and more for large indices.
+	// The shortest function that can be charged has 4 bytes, the charge 17 and more for large indices.
 	if len(m.Code) > 10*len(code)+1024 {
 		t.Fatalf("%d bytes became %d", len(code), len(m.Code))
 	}

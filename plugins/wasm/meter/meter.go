@@ -4,6 +4,10 @@ package meter
 const (
 	// FuelExport is the mutable i64 global that is counted down.
 	FuelExport = "mooncake_fuel"
+	// ReserveExport is a mutable i64 global with the fuel that is not in FuelExport yet. When that falls below zero, up
+	// to a [Slice] comes from here, and the engine leaves compiled code for a moment, so that everything else in the
+	// process waits for a slice and not for a call.
+	ReserveExport = "mooncake_reserve"
 	// StartExport is the function of the module's start section, which is taken out.
 	StartExport = "mooncake_start"
 )
@@ -20,8 +24,12 @@ const (
 	EventBudget = 1000
 	CallBudget  = 10_000
 	// InitBudget is the budget for everything before an instance is in service: start function,
-	// _initialize, init, load, save and the RESTORE batches.
-	InitBudget = 50_000_000
+	// _initialize, init, load, save and the RESTORE batches. An instance for many objects gets HandleBudget for
+	// each of them if that is more: it has arrays to fill.
+	InitBudget   = 50_000_000
+	HandleBudget = 64
+	// Slice is what the fuel is filled up to from the reserve: instructions that run without an interruption.
+	Slice = 100_000
 	// MaxBudget is the greatest budget. With it no charge can wrap around.
 	MaxBudget = 1 << 62
 )

@@ -9,6 +9,9 @@ const (
 	opElse        = 0x05
 	opEnd         = 0x0b
 	opBr          = 0x0c
+	opCall        = 0x10
+	opDrop        = 0x1a
+	opSelect      = 0x1b
 	opLocalGet    = 0x20
 	opLocalTee    = 0x22
 	opGlobalGet   = 0x23
@@ -19,6 +22,7 @@ const (
 	opF32Const    = 0x43
 	opF64Const    = 0x44
 	opI64LtS      = 0x53
+	opI64Add      = 0x7c
 	opI64Sub      = 0x7d
 	opI64Shl      = 0x86
 	opI64ExtendU  = 0xad

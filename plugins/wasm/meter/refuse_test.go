@@ -134,8 +134,8 @@ func TestLimits(t *testing.T) {
 	types, functions := section(secType, noParams), func(n int) []byte { return section(secFunction, repeat(n, 0)...) }
 	codes := func(n int) []byte { return section(secCode, repeat(n, 2, 0, opEnd)...) }
 	nops := func(n int) []byte { return oneFunction(noParams, noLocals, bytes.Repeat([]byte{0x01}, n)) }
-	// A loop has 2 bytes, an end and a branch have 3: with the charge of 16, 5 become 21. No locals, the function's charge and its
-	// end take 18.
+	// A loop has 2 bytes, an end and a branch have 3: with the charge of 17, 5 become 22. No locals, the function's charge and its
+	// end take 19.
 	loops := func(n int) []byte {
 		return oneFunction(noParams, noLocals, bytes.Repeat([]byte{opLoop, blockEmpty, opBr, 0, opEnd}, n))
 	}
@@ -173,7 +173,7 @@ func TestLimits(t *testing.T) {
 			return wasm(section(secMemory, []byte{0, 1}), section(secExport, join(sized(bytes.Repeat([]byte{'a'}, n)...), []byte{byte(Memory), 0})))
 		}, 5},
 		"Body":        {func(n int) []byte { return nops(n - 2) }, 200},
-		"MeteredBody": {func(n int) []byte { return loops((n - 18) / 21) }, 18 + 21*30},
+		"MeteredBody": {func(n int) []byte { return loops((n - 19) / 22) }, 19 + 22*30},
 		"Locals": {func(n int) []byte {
 			return oneFunction(noParams, join([]byte{1}, uleb(uint64(n)), []byte{typeI32}), nil)
 		}, 5},
@@ -189,7 +189,7 @@ func TestLimits(t *testing.T) {
 		}
 		over := c.limit + 1
 		if name == "MeteredBody" {
-			over = c.limit + 21
+			over = c.limit + 22
 		}
 		_, err := Rewrite(c.make(over), o)
 		wantError(t, name, err, RuleLimit, ErrLimit)

@@ -34,11 +34,8 @@ func Rewrite(code []byte, o Options) (*Module, error) {
 
 // code writes the code section, function by function.
 func (e *encoder) code(d *decoder) error {
-	if len(d.m.bodies) == 0 {
-		return nil
-	}
 	var b body
-	all := appendU32(nil, uint32(len(d.m.bodies)))
+	all := appendU32(nil, uint32(len(d.m.bodies)+1))
 	for i, s := range d.m.bodies {
 		index := len(d.m.importedFunctions) + i
 		r := reader{b: d.b, pos: s.from, end: s.to, section: sectionNames[secCode], function: index}
@@ -53,6 +50,7 @@ func (e *encoder) code(d *decoder) error {
 			return r.err
 		}
 	}
+	all = e.appendRefill(all, d.m.importedMemories+len(d.m.memories) > 0)
 	e.out = append(e.out, secCode)
 	e.out = appendU32(e.out, uint32(len(all)))
 	e.out = append(e.out, all...)

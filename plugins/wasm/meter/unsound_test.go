@@ -46,7 +46,7 @@ func TestUnsoundGuestWritesTheFuelGlobal(t *testing.T) {
 		}
 	}
 	// Nor can the module take the name.
-	for _, name := range []string{FuelExport, StartExport} {
+	for _, name := range []string{FuelExport, ReserveExport, StartExport} {
 		_, err := Rewrite(wasm(section(secType, noParams), section(secFunction, []byte{0}), section(secExport, append(str(name), 0, 0)),
 			section(secCode, []byte{2, 0, opEnd})), Options{Validate: validate})
 		wantError(t, name, err, RuleReserved, ErrRefused)
