@@ -21,6 +21,8 @@ if [ "${1:-}" != inside ]; then
 	for p in transports/verbs/ibv test/rdma; do
 		"${GO:-go}" test -c -o "$build/${p//\//-}.test" "./$p"
 	done
+	"${GO:-go}" build -buildvcs=false -o "$build/mooncake" ./cmd/mooncake
+	export MOONCAKE_TEST_BINARY=$build/mooncake
 	exec scripts/rxe-vm.sh -m 4096 -t "${SECONDS_LIMIT:-540}" -n 2 -- env RUN="$run" scripts/test-rdma.sh inside
 fi
 
