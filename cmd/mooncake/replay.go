@@ -115,6 +115,7 @@ type traceFlags struct {
 	columns     string
 	blockTokens uint32
 	sort        bool
+	tenant      string
 }
 
 func (f *traceFlags) add(cmd *cobra.Command) {
@@ -124,6 +125,7 @@ func (f *traceFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.columns, "columns", "", "columns of a CSV file by name or number: time=1,key=2 and size, request, parent, tenant, op, input, output; settings unit=ns|us|ms|s, sep=CHARACTER, header")
 	fl.Uint32Var(&f.blockTokens, "block-tokens", 0, "tokens in a full block (default: that of the format)")
 	fl.BoolVar(&f.sort, "sort", false, "put requests in order of time first")
+	fl.StringVar(&f.tenant, "tenant", "", "only the requests of this tenant, by its number in the trace (default: all tenants share the cache)")
 }
 
 func (f *traceFlags) open(cmd *cobra.Command) (*replay.Trace, error) {
@@ -148,6 +150,15 @@ func (f *traceFlags) open(cmd *cobra.Command) (*replay.Trace, error) {
 	t, err := replay.OpenFiles(f.files, o)
 	if err != nil {
 		return nil, err
+	}
+	if f.tenant != "" {
+		n, err := strconv.ParseUint(f.tenant, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("replay: --tenant %q: want a tenant's number in the trace (replay analyze lists them)", f.tenant)
+		}
+		if t, err = t.Tenant(uint32(n)); err != nil {
+			return nil, err
+		}
 	}
 	for _, w := range t.Warnings {
 		fmt.Fprintln(cmd.ErrOrStderr(), "mooncake: warning:", w)
@@ -262,6 +273,9 @@ func (f *replayFlags) describe(cmd *cobra.Command, rows []replay.Row) {
 		if d > 0 {
 			parameters[name] = d.String()
 		}
+	}
+	if f.trace.tenant != "" {
+		parameters["tenant"] = f.trace.tenant
 	}
 	if f.o.Watermark > 0 {
 		parameters["watermark"] = strconv.FormatFloat(f.o.Watermark, 'g', -1, 64)

@@ -206,6 +206,33 @@ func TestReplayAnalyzeAndConvert(t *testing.T) {
 	}
 }
 
+// TestReplayTenant replays one of two tenants of a CSV file.
+func TestReplayTenant(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "t.csv")
+	if err := os.WriteFile(path, []byte("time,key,tenant\n1,a,0\n2,b,7\n3,a,0\n4,b,7\n5,c,7\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, _, err := replayed(t, "--trace", path, "--columns", "time=time,key=key,tenant=tenant", "--tenant", "7", "--policy", "lru", "--size", "9", "--json")
+	var rows []struct {
+		Policy     string            `json:"policy"`
+		Accesses   int               `json:"accesses"`
+		BlockHit   float64           `json:"block_hit"`
+		Parameters map[string]string `json:"parameters"`
+	}
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &rows)); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if r.Accesses != 3 || math.Abs(r.BlockHit-1.0/3) > 1e-9 || r.Parameters["tenant"] != "7" {
+			t.Errorf("tenant 7: %+v", r)
+		}
+	}
+	out, _, err = replayed(t, "analyze", path, "--columns", "time=time,key=key,tenant=tenant")
+	if err != nil || !strings.Contains(out, "3 requests, 60.0 % of the accesses") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestReplayMistakes(t *testing.T) {
 	path := shortTrace(t)
 	for want, args := range map[string][]string{
@@ -222,6 +249,8 @@ func TestReplayMistakes(t *testing.T) {
 		`--warm-up "1200": want a number of requests below 1200`:        {"--trace", path, "--warm-up", "1200"},
 		"--watermark 2: want a share between 0 and 1":                   {"--trace", path, "--watermark", "2"},
 		`--order "x": want tail or head`:                                {"--trace", path, "--order", "x"},
+		`--tenant "x": want a tenant's number`:                          {"--trace", path, "--tenant", "x"},
+		"no request of tenant 4; there are the tenants [0]":             {"--trace", path, "--tenant", "4"},
 		"--json or --csv, not both":                                     {"--trace", path, "--json", "--csv"},
 		`assertion "prefix(lru) > 1"`:                                   {"--trace", path, "--assert", "prefix(lru) > 1"},
 		`no column "kay"; there are: time, key`:                         {"--trace", path, "--columns", "time=1,kay=2"},

@@ -65,8 +65,8 @@ func writeAnalysis(w io.Writer, a *replay.Analysis) {
 	if a.InputTokens > 0 {
 		row("Input tokens", fmt.Sprintf("%d (%d a block)", a.InputTokens, a.BlockTokens))
 	}
-	if a.Tenants > 1 {
-		row("Tenants", a.Tenants)
+	for _, t := range a.PerTenant {
+		row(fmt.Sprintf("Tenant %d", t.Tenant), fmt.Sprintf("%d requests, %.1f %% of the accesses", t.Requests, 100*float64(t.Accesses)/float64(a.Accesses)))
 	}
 	if a.Stored+a.Removed > 0 {
 		row("Puts without a get, removals", fmt.Sprintf("%d, %d", a.Stored, a.Removed))

@@ -9,20 +9,22 @@ import (
 
 // Analysis describes a trace without any policy.
 type Analysis struct {
-	Trace       string  `json:"trace"`
-	SHA256      string  `json:"trace_sha256,omitempty"`
-	Requests    int     `json:"requests"`
-	Accesses    int     `json:"accesses"`
-	Unique      int     `json:"unique_blocks"`
-	Footprint   uint64  `json:"footprint"` // bytes, or blocks in traces without sizes
-	Sized       bool    `json:"sized"`
-	BlockTokens uint32  `json:"block_tokens"`
-	Tenants     int     `json:"tenants"`
-	Duration    float64 `json:"duration_s"`
-	InputTokens uint64  `json:"input_tokens"`
-	Partial     int     `json:"partial_blocks"` // requests whose last block is not full
-	Stored      int     `json:"puts_without_get"`
-	Removed     int     `json:"removals"`
+	Trace       string `json:"trace"`
+	SHA256      string `json:"trace_sha256,omitempty"`
+	Requests    int    `json:"requests"`
+	Accesses    int    `json:"accesses"`
+	Unique      int    `json:"unique_blocks"`
+	Footprint   uint64 `json:"footprint"` // bytes, or blocks in traces without sizes
+	Sized       bool   `json:"sized"`
+	BlockTokens uint32 `json:"block_tokens"`
+	Tenants     int    `json:"tenants"`
+	// PerTenant is given when there are several.
+	PerTenant   []TenantShare `json:"per_tenant,omitempty"`
+	Duration    float64       `json:"duration_s"`
+	InputTokens uint64        `json:"input_tokens"`
+	Partial     int           `json:"partial_blocks"` // requests whose last block is not full
+	Stored      int           `json:"puts_without_get"`
+	Removed     int           `json:"removals"`
 	// Infinite is the prefix hit of a cache that holds everything, OnceOnly the share of blocks used once.
 	Infinite float64 `json:"infinite_prefix_hit"`
 	OnceOnly float64 `json:"used_once"`
@@ -75,11 +77,9 @@ func Analyze(t *Trace) Analysis {
 	a.Duration = float64(end-start) / 1000
 	uses := make([]uint32, t.Unique())
 	last := make([]uint64, t.Unique())
-	tenants := map[uint32]bool{}
 	var chains, gaps []float64
 	for i := range t.Requests {
 		r := &t.Requests[i]
-		tenants[r.Tenant] = true
 		switch r.Kind {
 		case Stored:
 			a.Stored++
@@ -101,7 +101,11 @@ func Analyze(t *Trace) Analysis {
 			last[id] = r.TimeMS
 		}
 	}
-	a.Tenants = len(tenants)
+	if shares := t.tenants(); len(shares) > 1 {
+		a.Tenants, a.PerTenant = len(shares), shares
+	} else {
+		a.Tenants = len(shares)
+	}
 	var reuse []float64
 	once := 0
 	for _, n := range uses {
