@@ -94,6 +94,9 @@ func writePlugins(w io.Writer, plugins []external.Status) error {
 			pid = strconv.Itoa(p.PID)
 		}
 		why := p.LastError
+		if why != "" {
+			why = p.LastErrorAt.Local().Format("15:04:05") + " " + why
+		}
 		if p.Problem != "" {
 			why = "it says: " + p.Problem
 		}

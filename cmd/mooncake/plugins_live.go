@@ -48,6 +48,10 @@ generation. The node keeps a thousand. NAME is that of the config section; if se
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), logs)
 			}
+			if len(logs.Lines) == 0 {
+				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s/%s has written nothing\n", logs.Plugin.Kind, logs.Plugin.Name)
+				return err
+			}
 			for _, l := range logs.Lines {
 				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %-5s %d %s\n", l.Time.Local().Format("15:04:05.000"), l.Level, l.Generation, l.Text); err != nil {
 					return err

@@ -176,19 +176,20 @@ func (p *Plugin) Stop() error {
 
 // Status describes a plugin for people.
 type Status struct {
-	Kind       string    `json:"kind"`
-	Name       string    `json:"name"` // of the config section
-	Program    string    `json:"program"`
-	Plugin     string    `json:"plugin"` // what it calls itself
-	Version    string    `json:"version"`
-	Features   []string  `json:"features"`
-	State      State     `json:"state"`
-	Since      time.Time `json:"since"`
-	Generation uint64    `json:"generation"`
-	PID        int       `json:"pid,omitempty"`
-	RetryAt    time.Time `json:"retry_at,omitzero"`
-	Problem    string    `json:"problem,omitempty"` // what the plugin says it lacks
-	LastError  string    `json:"last_error,omitempty"`
+	Kind        string    `json:"kind"`
+	Name        string    `json:"name"` // of the config section
+	Program     string    `json:"program"`
+	Plugin      string    `json:"plugin"` // what it calls itself
+	Version     string    `json:"version"`
+	Features    []string  `json:"features"`
+	State       State     `json:"state"`
+	Since       time.Time `json:"since"`
+	Generation  uint64    `json:"generation"`
+	PID         int       `json:"pid,omitempty"`
+	RetryAt     time.Time `json:"retry_at,omitzero"`
+	Problem     string    `json:"problem,omitempty"`    // what the plugin says it lacks
+	LastError   string    `json:"last_error,omitempty"` // since an operator has restarted it
+	LastErrorAt time.Time `json:"last_error_at,omitzero"`
 }
 
 // Status returns the plugin's state.
@@ -208,7 +209,7 @@ func (p *Plugin) Status() Status {
 		out.RetryAt = s.retryAt
 	}
 	if s.last != nil {
-		out.LastError = clean(s.last.Error(), 1000)
+		out.LastError, out.LastErrorAt = clean(s.last.Error(), 1000), s.lastAt
 	}
 	return out
 }

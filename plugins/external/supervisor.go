@@ -66,9 +66,10 @@ type supervisor[T generation] struct {
 	gen     uint64
 	since   time.Time
 	retryAt time.Time // while in back-off or tripped
-	last    error     // of the last failure
-	problem string    // what the plugin says it lacks
-	everRan bool      // the first start is decided
+	last    error     // of the last failure, nil once an operator has restarted it
+	lastAt  time.Time
+	problem string // what the plugin says it lacks
+	everRan bool   // the first start is decided
 }
 
 func newSupervisor[T generation](log *slog.Logger, m *metrics, c *Config, launch func(context.Context, uint64) (T, error)) *supervisor[T] {
@@ -112,9 +113,9 @@ func (s *supervisor[T]) run(ctx context.Context) {
 				case ctx.Err() != nil:
 					s.state = StateStopped
 				case err == nil: // an operator wants a new one
-					s.state = StateStarting
-				default:
-					s.state, s.last, s.retryAt = StateBackoff, err, time.Now()
+					s.state, s.last = StateStarting, nil
+				default: // pause says until when
+					s.state, s.last, s.lastAt, s.retryAt = StateBackoff, err, time.Now(), time.Time{}
 				}
 			})
 			if ctx.Err() != nil || err == nil {
@@ -128,7 +129,7 @@ func (s *supervisor[T]) run(ctx context.Context) {
 			break
 		}
 		if errors.Is(err, ErrConfigRefused) && !s.ranBefore() {
-			s.update(func() { s.state, s.last, s.everRan = StateRefused, err, true })
+			s.update(func() { s.state, s.last, s.lastAt, s.everRan = StateRefused, err, time.Now(), true })
 			s.metrics.failures.Inc()
 			s.log.Error("plugin refuses its configuration and is not started again", "error", err)
 			return
@@ -241,7 +242,7 @@ func (s *supervisor[T]) pause(ctx context.Context, failures int, err error) (ask
 		wait, state = trippedPause, StateTripped
 	}
 	s.update(func() {
-		s.state, s.last, s.retryAt, s.everRan = state, err, time.Now().Add(wait), true
+		s.state, s.last, s.lastAt, s.retryAt, s.everRan = state, err, time.Now(), time.Now().Add(wait), true
 	})
 	if state == StateTripped {
 		s.log.Error("plugin failed too often in a row: it is tried again in ten minutes, or at once by mooncake plugins restart",
@@ -293,13 +294,13 @@ func (s *supervisor[T]) current(ctx context.Context) (T, error) {
 func notReady(state State, last error, retryAt time.Time) error {
 	switch {
 	case state == StateRefused:
-		return fmt.Errorf("%s: %w: %w", state, ErrUnavailable, last)
-	case state == StateBackoff || state == StateTripped:
-		return fmt.Errorf("%s, next start at %s: %w: last failure: %s", state, retryAt.Format(time.TimeOnly), ErrUnavailable, last)
+		return fmt.Errorf("%w: %w", ErrUnavailable, last)
+	case (state == StateBackoff || state == StateTripped) && !retryAt.IsZero():
+		return fmt.Errorf("%w (%s until %s): %s", ErrUnavailable, state, retryAt.Format(time.TimeOnly), last)
 	case last != nil:
-		return fmt.Errorf("%s: %w: last failure: %s", state, ErrUnavailable, last)
+		return fmt.Errorf("%w (%s): %s", ErrUnavailable, state, last)
 	}
-	return fmt.Errorf("%s: %w", state, ErrUnavailable)
+	return fmt.Errorf("%w (%s)", ErrUnavailable, state)
 }
 
 // ready waits for the first ready process. The error is for good, unless it is ctx's.

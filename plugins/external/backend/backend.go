@@ -21,6 +21,8 @@ const (
 	maxValue = 15 << 20
 	// maxList bounds the bytes of one List.
 	maxList = 256 << 20
+	// endGrace is how long a process may take to end after its connection.
+	endGrace = 100 * time.Millisecond
 )
 
 // backend has the calls that every plugin has, and those of features, which abilities.go makes visible.
@@ -123,12 +125,17 @@ func (b *backend) failed(ctx context.Context, p *external.Process, err error) er
 	if ctx.Err() != nil {
 		return b.ended(ctx)
 	}
-	select {
-	case <-p.Dead():
-		return fmt.Errorf("the plugin's process ended: %s: %w", p.Exit(), metadata.ErrUnavailable)
-	default:
+	code := status.Code(err)
+	if code == codes.Unavailable || code == codes.Canceled { // the connection may be seen to end first
+		select {
+		case <-p.Dead():
+			return fmt.Errorf("%w: the plugin's process ended: %s", metadata.ErrUnavailable, p.Exit())
+		case <-time.After(endGrace):
+		case <-ctx.Done():
+			return b.ended(ctx)
+		}
 	}
-	if c := status.Code(err); c != codes.DeadlineExceeded && c != codes.Canceled {
+	if code != codes.DeadlineExceeded && code != codes.Canceled {
 		p.Fault(err)
 	}
 	return fmt.Errorf("%w: %w", metadata.ErrUnavailable, err)

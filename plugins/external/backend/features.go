@@ -197,7 +197,10 @@ func (b *backend) event(e *pluginv1.WatchEvent, prefix string, begun bool) (out 
 
 // lease is metadata.Leaser's.
 func (b *backend) lease(ctx context.Context, ttl time.Duration) (metadata.Lease, error) {
-	what := fmt.Sprintf("lease of %v", ttl)
+	what := "lease"
+	if ttl > 0 { // 0: as long as the backend likes
+		what = fmt.Sprintf("lease of %v", ttl)
+	}
 	var bad error
 	if ttl < 0 || ttl > 0 && ttl < time.Second {
 		bad = fmt.Errorf("less than 1s: %w", metadata.ErrRefused)

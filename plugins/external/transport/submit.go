@@ -185,8 +185,12 @@ func (s *session) run() {
 		case <-time.After(limit):
 		}
 	}
-	s.p.Fault(err)
-	<-s.p.Dead()
+	select {
+	case <-s.p.Dead(): // that is why
+	default:
+		s.p.Fault(err)
+		<-s.p.Dead()
+	}
 	s.mu.Lock()
 	s.over = true
 	left := s.pending
