@@ -21,6 +21,10 @@ import (
 // maxAnswer bounds one message of a plugin.
 const maxAnswer = 16 << 20
 
+// window is gRPC's flow control, of fixed size: gRPC's own choice measures the connection with a ping in each direction
+// for each call, and the wake-ups for those pings are a good part of a small call.
+const window = 1 << 20
+
 // Process is one run of a plugin, after Configure. Adapters call its services on [Process.Conn]. All methods may be called
 // concurrently.
 type Process struct {
@@ -146,7 +150,10 @@ func (g *Program) startProcess(ctx context.Context, generation uint64) (_ *Proce
 		StartTimeout:     g.cfg.StartTimeout,
 		Logger:           hclog.NewNullLogger(), // what it would say is in the errors
 		SyncStdout:       writer, SyncStderr: writer,
-		GRPCDialOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer))},
+		GRPCDialOptions: []grpc.DialOption{
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+			grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
+		},
 	})
 	// Whatever go-plugin waits for, it ends when the process is dead.
 	stop := context.AfterFunc(ctx, func() { p.run.killWhenStarted() })

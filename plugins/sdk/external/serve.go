@@ -100,7 +100,7 @@ func Serve(p Part) error {
 		HandshakeConfig:  plugin.HandshakeConfig{MagicCookieKey: pluginv1.MagicCookieKey, MagicCookieValue: pluginv1.MagicCookieValue},
 		VersionedPlugins: map[int]plugin.PluginSet{pluginv1.Version: {"mooncake": served{base: b}}},
 		GRPCServer: func(o []grpc.ServerOption) *grpc.Server {
-			return grpc.NewServer(append(o, grpc.MaxRecvMsgSize(maxMessage))...)
+			return grpc.NewServer(append(o, grpc.MaxRecvMsgSize(maxMessage), grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window))...)
 		},
 		Logger: hclog.NewNullLogger(),
 	})
@@ -109,6 +109,9 @@ func Serve(p Part) error {
 
 // maxMessage bounds one message of the host.
 const maxMessage = 16 << 20
+
+// window is gRPC's flow control, of fixed size: otherwise gRPC sends a ping for each call to measure the connection.
+const window = 1 << 20
 
 // newLogHandler writes records as go-plugin's hosts know them.
 func newLogHandler(w io.Writer) slog.Handler {

@@ -59,7 +59,11 @@ def serve(plugin, *, name, version):
 
     server = grpc.server(
         concurrent.futures.ThreadPoolExecutor(THREADS),
-        options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)],
+        options=[
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.http2.bdp_probe", 0),  # no ping with each call to measure a Unix socket
+        ],
     )
     server.add_generic_rpc_handlers((
         handlers("BaseService", base, lambda: False),
