@@ -6,6 +6,7 @@ package sdk
 import "embed"
 
 //go:generate go run ./gen
+//go:generate cp ../proto/v1/descriptor.binpb python/mooncake_plugin/protocol.binpb
 
 // Files are the libraries and a Makefile for each, as `mooncake policy new` copies them.
 //

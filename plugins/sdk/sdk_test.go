@@ -1,10 +1,24 @@
 package sdk
 
 import (
+	"bytes"
 	"io/fs"
+	"os"
 	"strings"
 	"testing"
 )
+
+// The library for Python has a copy of the compiled protocol beside it, not a link, which not every checkout keeps.
+func TestPythonHasTheProtocol(t *testing.T) {
+	want, err := os.ReadFile("../proto/v1/descriptor.binpb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile("python/mooncake_plugin/protocol.binpb")
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("python/mooncake_plugin/protocol.binpb is not the compiled protocol (go generate ./plugins/sdk): %v", err)
+	}
+}
 
 func TestEachLanguageBuildsByMake(t *testing.T) {
 	dirs, err := fs.ReadDir(Files, ".")
