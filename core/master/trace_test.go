@@ -121,12 +121,12 @@ func TestStoreReachesTheSimulator(t *testing.T) {
 		policy    string
 		blocks    int
 		goal      float64 // prefix hit in percent, of the store's default
-		simulator float64 // get and put as two calls
+		simulator float64 // get and put as two calls, no token counts
 	}
 	for _, p := range []point{
 		{Native, 5000, 11.1, 11.18}, {Native, 10000, 21.1, 21.16}, {Native, 20000, 28.7, 28.78}, {Native, 50000, 35.4, 35.46},
 		{"lru", 5000, 11.1, 11.18},
-		{"adaptive", 5000, 17.0, 16.87}, {"adaptive", 10000, 23.0, 23.18}, {"adaptive", 20000, 30.0, 30.21}, {"adaptive", 50000, 35.4, 35.51},
+		{"adaptive", 5000, 17.0, 16.68}, {"adaptive", 10000, 23.0, 22.84}, {"adaptive", 20000, 30.0, 29.79}, {"adaptive", 50000, 35.4, 35.51},
 	} {
 		t.Run(fmt.Sprintf("%s %d", p.policy, p.blocks), func(t *testing.T) {
 			if raceDetector && (p.blocks != 5000 || p.policy != Native) {

@@ -2,9 +2,11 @@ package adaptive
 
 // hedge keeps the policy from falling behind LRU, over all that it has seen. What the index gives up before LRU
 // would is what can be lost: each block that lru holds and self does not is one hit less if it is asked for. So
-// there are never more of those than what was won so far, and a small share of all uses, can pay for.
+// there are never more of those than what was won so far, and a small share of all uses, can pay for, if they are
+// asked for as often as what lru holds is.
 type hedge struct {
 	total   float64          // sampled uses
+	base    float64          // hits of lru
 	balance float64          // hits of self above those of lru
 	uses    float64          // in the sliding window
 	hits    [shadows]float64 // in the sliding window
@@ -18,12 +20,13 @@ type hedge struct {
 }
 
 const (
-	// unproved and proved are what the policy may lose to LRU, as a share of all uses.
-	unproved = 0.001
+	// unproved and proved are what the policy may lose to LRU, as a share of all uses: half of the 0.3 points that
+	// are promised until the index hits more than chance explains, by sure standard errors.
+	unproved = 0.0015
 	proved   = 0.005
-	// lost is how many blocks may be missing for each hit that may be lost: most of those that are given up
-	// early would not have been asked for, even when the traffic changes at once.
-	lost = 3
+	sure     = 2
+	// mostLost is how many blocks may be missing for each hit that may be lost, where few would be asked for.
+	mostLost = 4
 	// window is over how many uses the shadows are compared, in rooms of a shadow cache.
 	window = 4
 	// leastRoom is the smallest cache in which anything can be learned.
@@ -54,6 +57,7 @@ func (h *hedge) settle() {
 	}
 	d := h.run[index] - h.run[lru]
 	h.noise += d * d
+	h.base += h.run[lru]
 	h.balance += h.run[self] - h.run[lru]
 	h.run = [shadows]float64{}
 }
@@ -83,8 +87,14 @@ func (h *hedge) lead() float64 { return h.hits[index] - h.hits[lru] }
 // allowed is how many blocks may be missing now.
 func (h *hedge) allowed() float64 {
 	share := unproved
-	if h.lead() > 0 {
+	if d := h.lead(); d > 0 && d*d > sure*sure*h.noise {
 		share = proved
 	}
-	return lost * (h.balance + share*h.total)
+	return (h.balance + share*h.total) / h.cost()
+}
+
+// cost is how many hits a missing block is taken to lose: as many as a use of lru has, lately or in all. A block
+// that was given up early is worth less by what is known, but traffic that changes makes that worthless.
+func (h *hedge) cost() float64 {
+	return max(h.hits[lru]/max(1, h.uses), h.base/max(1, h.total), 1.0/mostLost)
 }

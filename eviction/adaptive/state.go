@@ -10,15 +10,15 @@ import (
 
 // stateMagic names the layout of the learned state: magic, the numbers of the hedge, then used and risk as float32 for
 // every class and age, little-endian, and the xxhash64 of all that.
-const stateMagic = "mcadapt2"
+const stateMagic = "mcadapt3"
 
 const stateSize = len(stateMagic) + 1 + 8*hedgeNumbers + 2*4*classes*ageBins + 8
 
 // hedgeNumbers is how many numbers of a hedge outlive the instance.
-const hedgeNumbers = 4 + shadows
+const hedgeNumbers = 5 + shadows
 
 func (h *hedge) numbers() [hedgeNumbers]*float64 {
-	return [...]*float64{&h.total, &h.balance, &h.uses, &h.noise, &h.hits[lru], &h.hits[index], &h.hits[self]}
+	return [...]*float64{&h.total, &h.base, &h.balance, &h.uses, &h.noise, &h.hits[lru], &h.hits[index], &h.hits[self]}
 }
 
 // Save implements eviction.StateSaver: the evidence and the account of hits won and lost.
