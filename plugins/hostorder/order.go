@@ -49,11 +49,14 @@ type Record struct {
 type link struct{ prev, next uint32 } // 0: the end
 
 // pages is an array that grows with the largest index in use, without copying and without pointers inside.
-type pages[T any] struct{ page [][]T }
+type pages[T any] struct{ page []*[pageSize]T }
 
-const pageBits = 12
+const (
+	pageBits = 12
+	pageSize = 1 << pageBits
+)
 
-func (p *pages[T]) at(i uint32) *T { return &p.page[i>>pageBits][i&(1<<pageBits-1)] }
+func (p *pages[T]) at(i uint32) *T { return &p.page[i>>pageBits][i%pageSize] }
 
 func (p *pages[T]) ensure(i uint32) {
 	n := int(i >> pageBits)
@@ -61,13 +64,15 @@ func (p *pages[T]) ensure(i uint32) {
 		p.page = append(p.page, nil)
 	}
 	if p.page[n] == nil {
-		p.page[n] = make([]T, 1<<pageBits)
+		p.page[n] = new([pageSize]T)
 	}
 }
 
 func (p *pages[T]) count() (n uint64) {
 	for _, page := range p.page {
-		n += uint64(len(page))
+		if page != nil {
+			n += pageSize
+		}
 	}
 	return n
 }
@@ -107,9 +112,8 @@ func (o *Order) Apply(e *eviction.Event) (told bool, err error) {
 			r.Uses++
 			r.LastMS, r.refused = e.NowMS, 0
 		}
-		if list != Hard && o.lists[list].front != h {
-			o.unlink(h)
-			o.pushFront(list, h)
+		if list != Hard {
+			o.toFront(list, h)
 		}
 	case eviction.Remove:
 		o.unlink(h)
@@ -117,8 +121,7 @@ func (o *Order) Apply(e *eviction.Event) (told bool, err error) {
 	case eviction.Reject:
 		o.recs.at(h).refused = max(1, uint32(o.Applied))
 		if list == Main {
-			o.unlink(h)
-			o.pushFront(list, h)
+			o.toFront(list, h)
 		}
 	case eviction.Pin:
 		if f := e.Flags & (eviction.FlagSoftPin | eviction.FlagHardPin); f != 0 {
@@ -187,6 +190,24 @@ func (o *Order) unlink(h uint32) {
 	*place = None
 }
 
+// toFront moves a handle to the front of the list that it is in.
+func (o *Order) toFront(list uint8, h uint32) {
+	at := &o.lists[list]
+	if at.front == h {
+		return
+	}
+	l := o.links.at(h)
+	o.links.at(l.prev).next = l.next
+	if l.next == 0 {
+		at.back = l.prev
+	} else {
+		o.links.at(l.next).prev = l.prev
+	}
+	o.links.at(at.front).prev = h
+	*l = link{0, at.front}
+	at.front = h
+}
+
 func (o *Order) pushFront(list uint8, h uint32) {
 	at := &o.lists[list]
 	*o.links.at(h) = link{0, at.front}
@@ -214,6 +235,9 @@ func (o *Order) Event(h uint32, r *Record) eviction.Event {
 func (o *Order) Answer() {
 	if o.epoch++; o.epoch >= 1<<31 { // marks start anew
 		for _, p := range o.recs.page {
+			if p == nil {
+				continue
+			}
 			for i := range p {
 				p[i].mark = 0
 			}
