@@ -74,12 +74,24 @@ func EncodeAll(dst []byte, events []eviction.Event) {
 	}
 	dst = dst[:len(events)*RecordSize]
 	if littleEndian {
+		if &dst[0] == (*byte)(unsafe.Pointer(&events[0])) {
+			return // they are there
+		}
 		copy(dst, unsafe.Slice((*byte)(unsafe.Pointer(&events[0])), len(events)*RecordSize))
 		return
 	}
 	for i := range events {
 		Encode(dst[i*RecordSize:], &events[i])
 	}
+}
+
+// Records is an events buffer as records, to write them where the guest reads them; nil on a machine that has to encode
+// them. dst is aligned as [BufferEvents] must be.
+func Records(dst []byte) []eviction.Event {
+	if !littleEndian || len(dst) < RecordSize {
+		return nil
+	}
+	return unsafe.Slice((*eviction.Event)(unsafe.Pointer(&dst[0])), len(dst)/RecordSize)
 }
 
 // Header is what an instance has to know before its first event: the head of the config buffer.

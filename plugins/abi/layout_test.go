@@ -109,6 +109,28 @@ func TestEncodeAll(t *testing.T) {
 	}
 }
 
+// Records written in place are what EncodeAll writes, and EncodeAll leaves them.
+func TestRecords(t *testing.T) {
+	want, buf := make([]byte, 2*RecordSize), make([]byte, 2*RecordSize+8)
+	EncodeAll(want, []eviction.Event{sample, {Kind: eviction.Tick, NowMS: 7}})
+	if littleEndian {
+		in := Records(buf)
+		if len(in) != 2 {
+			t.Fatalf("%d records in %d bytes", len(in), len(buf))
+		}
+		in = append(in[:0], sample, eviction.Event{Kind: eviction.Tick, NowMS: 7})
+		EncodeAll(buf, in)
+		if !bytes.Equal(buf[:len(want)], want) {
+			t.Errorf("\n got %x\nwant %x", buf[:len(want)], want)
+		}
+	}
+	defer func(was bool) { littleEndian = was }(littleEndian)
+	littleEndian = false
+	if Records(buf) != nil || Records(nil) != nil {
+		t.Error("records of another byte order were given away")
+	}
+}
+
 func TestAppendConfig(t *testing.T) {
 	h := HeaderOf(eviction.Spec{Capacity: 1 << 40, MaxHandles: 1000, BlockTokens: 16, Seed: 0x0102030405060708, Tenant: eviction.AnyTenant}, 256)
 	params := []byte(`{"small": 0.1}`)

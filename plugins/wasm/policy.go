@@ -25,8 +25,8 @@ type policy struct {
 	f       *Factory
 	spec    eviction.Spec
 	order   hostorder.Order
-	guest   *instance // nil while it is down
-	pending []eviction.Event
+	guest   *instance        // nil while it is down
+	pending []eviction.Event // to be delivered; they lie in the guest's buffer, where that can be
 	log     *slog.Logger
 	lines   logLimit
 
@@ -49,7 +49,7 @@ func (f *Factory) New(s eviction.Spec) (eviction.Policy, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	p := &policy{f: f, spec: s, order: hostorder.Order{Max: s.MaxHandles, Scored: f.info.Score}, pending: make([]eviction.Event, 0, f.batch())}
+	p := &policy{f: f, spec: s, order: hostorder.Order{Max: s.MaxHandles, Scored: f.info.Score}}
 	p.log = f.log.With("module", f.info.Name)
 	if s.Tenant != eviction.AnyTenant {
 		p.log = p.log.With("tenant", s.Tenant)
@@ -76,10 +76,10 @@ func (p *policy) start() *Fault {
 	p.guest = t
 	p.told.Instances++
 	p.restoreFuel = initBudget(p.spec.MaxHandles)
-	p.pending = p.pending[:0]
 	if p.f.info.Score {
 		return nil
 	}
+	p.pending = abi.Records(t.buffer(abi.BufferEvents))[:0]
 	p.order.Each(func(h uint32, r *hostorder.Record) bool {
 		e := p.order.Event(h, r)
 		e.Kind, e.NowMS = eviction.Restore, p.order.Now
@@ -103,10 +103,10 @@ func (p *policy) stop() {
 	if p.guest != nil {
 		p.gone.spent += p.guest.spent
 		p.gone.nanos += p.guest.nanos
+		p.pending = nil // the memory goes
 		p.guest.close()
 		p.guest = nil
 	}
-	p.pending = p.pending[:0]
 }
 
 // Apply implements eviction.Policy.
