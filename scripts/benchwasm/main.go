@@ -48,7 +48,7 @@ type table struct {
 }
 
 var tables = []table{
-	{"wasm-store", []benchmark{{"./core/master", "^BenchmarkGuests$", "300000x"}}, writeStore},
+	{"wasm-store", []benchmark{{"./core/master", "^BenchmarkGuests$", "200000x"}}, writeStore},
 	{"wasm-slip", []benchmark{{"./plugins/wasm", "^BenchmarkTickerSlip$", "60x"}}, writeSlip},
 	{"wasm-speed", []benchmark{
 		{"./plugins/wasm", "^BenchmarkEvents$", "500ms"}, {"./plugins/wasm", "^BenchmarkVictims$", "200ms"}, {"./plugins/wasm", "^BenchmarkReplay$", "1x"},
