@@ -34,7 +34,11 @@ func (w *row) print(out io.Writer) error {
 }
 
 // baseline is the policy that others are compared with.
-const baseline = "Guests/lru"
+const baseline = "lru"
+
+// guests are the rows of the store's table.
+var guests = []string{"native", "lru", "lru-c", "lru-rust", "score-c", "bad=spin", "bad=spin_victims", "bad=slow", "bad=recurse", "bad=grab_memory", "bad=trap",
+	"bad=too_many", "bad=unknown", "bad=duplicate", "bad=none", "bad=moody"}
 
 // writeStore shows reads and puts of a full store.
 func writeStore(out io.Writer, r results) error {
@@ -43,13 +47,12 @@ func writeStore(out io.Writer, r results) error {
 		"Goals against the built-in `lru`: p99 at most 1.5 times with any guest, throughput of the C LRU at least 0.9. Processor time is that of the whole\n"+
 		"process for an operation.\n\n"+
 		"| policy | operations/s | ratio | processor time | ratio | get p99 | ratio | put p99 | ratio | faults |\n|---|---|---|---|---|---|---|---|---|---|\n")
-	for _, name := range []string{"native", "lru", "lru-c", "lru-rust", "score-c", "bad=spin", "bad=spin_victims", "bad=slow", "bad=recurse", "bad=grab_memory", "bad=trap",
-		"bad=too_many", "bad=unknown", "bad=duplicate", "bad=none", "bad=moody"} {
+	for _, name := range guests {
 		w := row{r: r}
 		w.text(strings.Replace(name, "bad=", "bad guest: ", 1))
 		for _, col := range []struct{ unit, format string }{{"ops/s", "%.0f"}, {"cpu-ns/op", "%.0f ns"}, {"get-p99-us", "%.1f us"}, {"put-p99-us", "%.1f us"}} {
 			v := w.figure("Guests/"+name, col.unit, col.format, 1)
-			base, err := r.of(baseline, col.unit)
+			base, err := r.of("Guests/"+baseline, col.unit)
 			if err != nil {
 				return err
 			}
