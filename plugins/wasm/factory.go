@@ -101,7 +101,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Factory, error) {
 		if errors.As(err, &refused) {
 			err = fmt.Errorf("%w: %w", ErrRefused, err)
 		}
-		return nil, fmt.Errorf("wasm: %s: %w", c.Module, err)
+		return nil, fmt.Errorf("%s: %w", c.Module, err)
 	}
 	f.info.Load = time.Since(start)
 	return f, nil
