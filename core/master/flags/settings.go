@@ -113,6 +113,11 @@ func (s *Settings) settle(given map[string]bool) (warnings []string, err error) 
 		warnings = append(warnings, "tenant_quota_connector_uri: no effect without enable_multi_tenants")
 		s.QuotaFile = ""
 	}
+	for _, p := range s.Policies {
+		if p.Domain != policies.Everyone && !s.Master.MultiTenants {
+			warnings = append(warnings, fmt.Sprintf("eviction_policy: %s=%s: no effect without enable_multi_tenants", p.Domain, p.Text))
+		}
+	}
 	if s.RecordDir == "" && s.Record != "" {
 		s.RecordDir = filepath.Dir(s.Record)
 	}
