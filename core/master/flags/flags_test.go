@@ -261,7 +261,7 @@ func TestWarnings(t *testing.T) {
 		{"--rpc_port=1 --port=2", "port: 2 is ignored, rpc_port is 1"},
 		{"--log_dir=/x", "--log_dir: no effect"},
 		{"--tenant_quota_connector_uri=/x", "tenant_quota_connector_uri: no effect without enable_multi_tenants"},
-		{"--eviction_policy=lru --eviction_policy=team-a=fifo", "eviction_policy: team-a=fifo: no effect without enable_multi_tenants"},
+		{"--eviction_policy=lru --eviction_policy=team-a=lru-k", "eviction_policy: team-a=lru-k: no effect without enable_multi_tenants"},
 		{"--nof_eviction_ratio=0.2", "--nof_eviction_ratio: no effect without NVMe-oF segments"},
 	} {
 		r := mustLoad(t, strings.Fields(c.args)...)
