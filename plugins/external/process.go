@@ -218,6 +218,9 @@ func checkInfo(i *pluginv1.InfoResponse, kind pluginv1.Kind) error {
 	return nil
 }
 
+// codeName is an error code without the prefix that all of them have: UNAVAILABLE.
+func codeName(c pluginv1.ErrorCode) string { return strings.TrimPrefix(c.String(), "ERROR_CODE_") }
+
 func kindName(k pluginv1.Kind) string {
 	return strings.ToLower(strings.TrimPrefix(k.String(), "KIND_"))
 }
@@ -240,7 +243,7 @@ func (p *Process) configure(ctx context.Context, g *Program) error {
 		return fmt.Errorf("configure: %w", err)
 	}
 	if e := resp.Error; e != nil {
-		err := fmt.Errorf("configure: %s: %s", e.Code, clean(e.Message, 1000))
+		err := fmt.Errorf("configure: %s: %s", codeName(e.Code), clean(e.Message, 1000))
 		if e.Code == pluginv1.ErrorCode_ERROR_CODE_INVALID_CONFIG {
 			err = fmt.Errorf("config: %s: %w", clean(e.Message, 1000), ErrConfigRefused)
 		}

@@ -79,7 +79,7 @@ func (s *sideSocket) give(ctx context.Context, req *pluginv1.SideRequest, fd int
 		return true, fmt.Errorf("%d bytes that are no answer to request %d", n, req.Id)
 	}
 	if e := resp.Error; e != nil {
-		return false, fmt.Errorf("%s: %s", e.Code, clean(e.Message, 1000))
+		return false, fmt.Errorf("%s: %s", codeName(e.Code), clean(e.Message, 1000))
 	}
 	return false, nil
 }

@@ -140,6 +140,7 @@ func (s *supervisor[T]) run(ctx context.Context) {
 		failures++
 		if s.pause(ctx, failures, err) {
 			failures = 0
+			s.update(func() { s.last = nil })
 		}
 	}
 	s.update(func() { s.state, s.everRan = StateStopped, true })

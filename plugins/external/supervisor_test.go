@@ -176,6 +176,12 @@ func TestPausesAndBreaker(t *testing.T) {
 		if f := b.now(t); f.gen != 10 {
 			t.Errorf("generation %d after a restart by hand", f.gen)
 		}
+		b.supervisor.mu.Lock()
+		last := b.last
+		b.supervisor.mu.Unlock()
+		if last != nil {
+			t.Errorf("a failure before a restart by hand is still told: %v", last)
+		}
 		if n := testutil.ToFloat64(b.metrics.tripped); n != 0 {
 			t.Errorf("metric tripped is %v", n)
 		}
