@@ -35,7 +35,8 @@ func newPluginsLogsCommand() *cobra.Command {
 		Use:   "logs NAME",
 		Short: "Show what a plugin in another process wrote",
 		Long: `Show the last lines that a plugin of a running node wrote, of all its processes: the number before each line is the
-generation. The node keeps a thousand. NAME is that of the config section; if several kinds have it, KIND/NAME.`,
+generation. The node keeps a thousand. NAME is that of the config section; if several kinds have it, KIND/NAME. What the
+plugin calls itself does too, if only one does.`,
 		Example: `  mooncake plugins logs sqlite
   mooncake plugins logs eviction/team-a --lines 20`,
 		Args: cobra.ExactArgs(1),

@@ -28,7 +28,7 @@ type Logs struct {
 }
 
 // Named is the body of a request about one plugin. Name is that of its config section, with its kind before it if
-// plugins of several kinds have it: "metadata/sqlite". The answer to RestartPath is the plugin's Status.
+// plugins of several kinds have it: "metadata/external"; what the plugin calls itself does if no section has that name. The answer to RestartPath is the plugin's Status.
 type Named struct {
 	Name string `json:"name"`
 }
@@ -91,7 +91,7 @@ func serveRestart(w http.ResponseWriter, r *http.Request) {
 // named finds a plugin, or answers why not.
 func named(w http.ResponseWriter, name string) *Plugin {
 	kind, bare, both := strings.Cut(name, "/")
-	var found []*Plugin
+	var found, called []*Plugin
 	var all []string
 	for _, p := range Running() {
 		full := kindName(p.program.kind) + "/" + p.program.name
@@ -99,6 +99,12 @@ func named(w http.ResponseWriter, name string) *Plugin {
 		if p.program.name == name || both && kindName(p.program.kind) == kind && p.program.name == bare {
 			found = append(found, p)
 		}
+		if p.program.info.GetName() == name {
+			called = append(called, p)
+		}
+	}
+	if len(found) == 0 { // the one metadata backend has the name of its type, by which nobody knows it
+		found = called
 	}
 	switch {
 	case len(found) == 1:

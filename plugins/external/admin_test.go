@@ -43,6 +43,7 @@ func TestAdmin(t *testing.T) {
 	}{
 		"logs":              {"GET", LogsPath + "?name=test", "", 200, `"lines":[`},
 		"logs by kind":      {"GET", LogsPath + "?name=eviction/test&lines=1", "", 200, `"generation":1`},
+		"logs by its name":  {"GET", LogsPath + "?name=faulty&lines=1", "", 200, `"generation":1`},
 		"of another":        {"GET", LogsPath + "?name=mine", "", 404, "there are eviction/test"},
 		"of another kind":   {"GET", LogsPath + "?name=metadata/test", "", 404, "no plugin"},
 		"no number":         {"GET", LogsPath + "?name=test&lines=x", "", 400, "lines"},
