@@ -203,7 +203,7 @@ func (p *policy) handle(f *Fault) error {
 	} else {
 		wait := firstWait << (2 * (n - 1))
 		p.retryAt = now + wait
-		p.log.Warn("eviction policy guest failed; the built-in order serves", "kind", f.Kind, "retry_in", time.Duration(wait)*time.Millisecond, "error", f)
+		p.log.Warn("eviction policy guest failed; the built-in order serves", "kind", f.Kind, "retry_in", (time.Duration(wait) * time.Millisecond).String(), "error", f)
 	}
 	if !p.settled {
 		return f
