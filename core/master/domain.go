@@ -313,7 +313,7 @@ func (d *domain) failed(now int64, err error) {
 	}
 	wait := time.Second << (2 * (len(d.faults) - 1))
 	d.retryAt = now + wait.Milliseconds()
-	d.s.log.Warn("eviction policy failed; the built-in LRU serves", "domain", d.name, "retry_in", wait, slog.Any("error", err))
+	d.s.log.Warn("eviction policy failed; the built-in LRU serves", "domain", d.name, "retry_in", wait.String(), slog.Any("error", err))
 }
 
 // maxStrikes within strikeWindow are a fault: victims that by the events told are not resident, named twice,

@@ -80,7 +80,7 @@ func (s *server) accept() {
 				s.evict("")
 				s.mu.Unlock()
 			}
-			s.t.logs.warn("accept failed", "err", err, "retry_in", pause)
+			s.t.logs.warn("accept failed", "err", err, "retry_in", pause.String())
 			select {
 			case <-s.t.quit:
 				return
