@@ -33,7 +33,7 @@ func (c *policyClient) show(w io.Writer, p *admin.Policies) error {
 	for i := range p.Policies {
 		d := &p.Policies[i]
 		t.AppendRow(table.Row{d.Name, d.Policy, d.State, d.Objects, units.Size(d.Bytes), percent(d.Requests.Found, d.Requests.Asked), percent(d.Requests.Prefix, d.Requests.Asked),
-			d.Evicted, percent(d.Regret, d.Evicted), fmt.Sprintf("%.0f B", d.PerKey), d.Faults, guardText(d)})
+			d.Evicted, percent(d.Regret, d.Evicted), fmt.Sprintf("%.0f B", d.PerKey), faults(d), guardText(d)})
 	}
 	t.Render()
 	for i := range p.Policies {
@@ -42,6 +42,17 @@ func (c *policyClient) show(w io.Writer, p *admin.Policies) error {
 		}
 	}
 	return nil
+}
+
+// faults counts those that the master saw and those that a guest's host dealt with itself.
+func faults(d *master.DomainStats) uint64 {
+	n := d.Faults
+	if d.Supervision != nil {
+		for _, k := range d.Supervision.Faults {
+			n += k
+		}
+	}
+	return n
 }
 
 // showDetails prints what is worth a line.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/mooncake-agent/mooncake/core/master"
+	"github.com/mooncake-agent/mooncake/core/master/admin"
+	"github.com/mooncake-agent/mooncake/eviction"
 	"github.com/mooncake-agent/mooncake/internal/testenv"
 )
 
@@ -150,4 +154,19 @@ func TestPolicyCommands(t *testing.T) {
 		t.Errorf("after SIGTERM: %v\n%s", err, p.Stderr())
 	}
 	refused("no answer from the master's admin server", "status")
+}
+
+// Faults that a guest's host deals with are in the table as well as those that reach the master.
+func TestPolicyStatusCountsFaults(t *testing.T) {
+	var out bytes.Buffer
+	p := admin.Policies{Policies: []master.DomainStats{{
+		Name: "*", Policy: "bad.wasm", State: "running", Admission: "off", Faults: 4,
+		Supervision: &eviction.Supervision{Faults: map[string]uint64{"trap": 300, "out_of_fuel": 3}},
+	}}}
+	if err := (&policyClient{}).show(&out, &p); err != nil {
+		t.Fatal(err)
+	}
+	if row := strings.Split(out.String(), "\n")[1]; !strings.Contains(row, " 307 ") {
+		t.Errorf("no 307 faults in\n%s", out.String())
+	}
 }
