@@ -180,6 +180,23 @@ func TestS3FIFO(t *testing.T) {
 	}
 }
 
+// The memory and the fuel that a guest has by default are enough for a master with millions of objects.
+func TestExamplesStartWithManyObjects(t *testing.T) {
+	if raceDetector {
+		t.Skip("skipped: the race detector sees nothing of guests")
+	}
+	for _, name := range []string{"lru-c", "lru-go", "lru-rust", "lru-as", "s3fifo-c", "classes-go"} {
+		g, err := newPlainHost(t, wasmFile(t, name)).start(eviction.Spec{Capacity: 8 << 40, MaxHandles: 8 << 20}, "")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestClasses(t *testing.T) {
 	h := newPlainHost(t, wasmFile(t, "classes-go"))
 	evictiontest.Run(t, h, evictiontest.Options{Foreign: true})

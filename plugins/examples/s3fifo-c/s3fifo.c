@@ -4,10 +4,10 @@
 
 enum { ABSENT, SMALL, MAIN, REFUSED, SOFT, HARD }; /* state of a handle and its list */
 static const uint8_t pins[] = {ABSENT, SOFT, HARD, HARD}; /* state by flags of pins */
-enum { MAX_USES = 3, MAX_SKIPS = 100, MAX_MOVES = 2, COME_BACK = 8 };
+enum { MAX_USES = 3, MAX_SKIPS = 100, MAX_MOVES = 2, COME_BACK = 8, WAYS = 8 };
 
 static struct object { uint32_t tenant, segment; uint8_t state, uses; } *obj; /* by handle */
-static struct ghost { uint32_t key, seq; } *ghosts; /* buckets of four */
+static struct ghost { uint32_t key, seq; } *ghosts; /* buckets of WAYS, two to four ghosts for each object */
 static struct mc_lists lists;
 static uint32_t len[HARD + 1], seq, evicted, ghost_mask;
 static uint64_t capacity, bytes, count;
@@ -15,11 +15,11 @@ static double small, promote;
 
 int32_t policy_init(void)
 {
-	uint32_t max = mc_config()->max_handles, buckets = 2u << (31 - __builtin_clz(max));
+	uint32_t max = mc_config()->max_handles, buckets = 1u << (30 - __builtin_clz(max | 2));
 	small = mc_param("small", 0.1), promote = mc_param("promote", 2);
 	capacity = mc_config()->capacity_bytes, ghost_mask = buckets - 1;
 	obj = mc_alloc(((size_t)max + 1) * sizeof *obj);
-	ghosts = mc_alloc((size_t)buckets * 4 * sizeof *ghosts);
+	ghosts = mc_alloc((size_t)buckets * WAYS * sizeof *ghosts);
 	return obj && ghosts && mc_lists_init(&lists, max, HARD + 1) ? 0 : 1;
 }
 
@@ -29,8 +29,8 @@ static MC_APART double room(double share) { return share * (bytes ? (double)capa
 /* ghost tells whether a key was thrown away lately; with add it is, now. */
 static MC_APART int ghost(uint64_t key, int add)
 {
-	struct ghost *b = ghosts + ((uint32_t)(key * 0x9e3779b97f4a7c15 >> 32) & ghost_mask) * 4, *oldest = b;
-	for (int i = 0; i < 4; i++) {
+	struct ghost *b = ghosts + ((uint32_t)(key * 0x9e3779b97f4a7c15 >> 32) & ghost_mask) * WAYS, *oldest = b;
+	for (int i = 0; i < WAYS; i++) {
 		if (b[i].key == (uint32_t)key && b[i].seq && seq - b[i].seq < room(1 - small))
 			return b[i].seq = add ? ++seq : 0, 1;
 		oldest = seq - b[i].seq > seq - oldest->seq ? b + i : oldest;
