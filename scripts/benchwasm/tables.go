@@ -68,7 +68,7 @@ func writeStore(out io.Writer, r results) error {
 
 // writeSlip shows how long other goroutines wait.
 func writeSlip(out io.Writer, r results) error {
-	fmt.Fprint(out, "The latest tick of a 10 ms ticker while a guest uses up its budget and the garbage collector runs all the time. In budgets above 100,000 units\n"+
+	fmt.Fprint(out, "The latest tick of a 10 ms ticker while a guest uses up its budget and the garbage collector runs all the time. In budgets above 20,000 units\n"+
 		"a guest stops for the others after so many.\n\n"+
 		"| guest | worst slip | goal |\n|---|---|---|\n")
 	for _, g := range []struct{ name, what, goal string }{

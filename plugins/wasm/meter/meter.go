@@ -29,7 +29,7 @@ const (
 	InitBudget   = 50_000_000
 	HandleBudget = 64
 	// Slice is what the fuel is filled up to from the reserve: instructions that run without an interruption.
-	Slice = 100_000
+	Slice = 20_000
 	// MaxBudget is the greatest budget. With it no charge can wrap around.
 	MaxBudget = 1 << 62
 )
