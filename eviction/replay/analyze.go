@@ -101,10 +101,9 @@ func Analyze(t *Trace) Analysis {
 			last[id] = r.TimeMS
 		}
 	}
-	if shares := t.tenants(); len(shares) > 1 {
-		a.Tenants, a.PerTenant = len(shares), shares
-	} else {
-		a.Tenants = len(shares)
+	shares := t.tenants()
+	if a.Tenants = len(shares); a.Tenants > 1 {
+		a.PerTenant = shares
 	}
 	var reuse []float64
 	once := 0

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -14,9 +15,8 @@ func (t *Trace) Tenant(tenant uint32) (*Trace, error) {
 		if r.Tenant != tenant {
 			continue
 		}
-		blocks := t.Blocks(i)
 		r.first = uint32(len(out.blocks))
-		for _, old := range blocks {
+		for _, old := range t.Blocks(i) {
 			id, ok := ids[old]
 			if !ok {
 				id = uint32(len(out.keys))
@@ -64,6 +64,6 @@ func (t *Trace) tenants() []TenantShare {
 	for _, s := range at {
 		out = append(out, *s)
 	}
-	slices.SortFunc(out, func(a, b TenantShare) int { return int(int64(a.Tenant) - int64(b.Tenant)) })
+	slices.SortFunc(out, func(a, b TenantShare) int { return cmp.Compare(a.Tenant, b.Tenant) })
 	return out
 }

@@ -28,7 +28,8 @@ type Logs struct {
 }
 
 // Named is the body of a request about one plugin. Name is that of its config section, with its kind before it if
-// plugins of several kinds have it: "metadata/external"; what the plugin calls itself does if no section has that name. The answer to RestartPath is the plugin's Status.
+// plugins of several kinds have it: "metadata/external"; what the plugin calls itself does if no section has that name.
+// The answer to RestartPath is the plugin's Status.
 type Named struct {
 	Name string `json:"name"`
 }
