@@ -68,6 +68,9 @@ type Settings struct {
 	Reserve int
 	// Admission lets the policy refuse new objects when there is no room, see Admitter.
 	Admission bool
+	// Aside is set by policies that run code from outside: with a reserve they are called from a goroutine of their own,
+	// so that nobody waits for them; see package aside.
+	Aside bool
 }
 
 // DomainConfig is an optional ability of a Factory.

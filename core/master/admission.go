@@ -1,9 +1,11 @@
 package master
 
 import (
+	"context"
 	"fmt"
 	"time"
 
+	"github.com/mooncake-agent/mooncake/core/master/aside"
 	"github.com/mooncake-agent/mooncake/eviction"
 )
 
@@ -41,27 +43,51 @@ func (d *domain) admit(e *eviction.Event, now int64) bool {
 		}
 		time.Sleep(admitTime / 40)
 	}
-	defer d.mu.Unlock()
-	d.drain(now)
-	a, ok := d.policy.(eviction.Admitter)
-	if !ok {
+	refused, known := d.opinion(e, now, deadline)
+	if !known {
 		return true
 	}
 	d.count.admitAsked.Add(1)
-	e.NowMS = max(e.NowMS, d.drained)
-	var refuse [1]bool
-	if err := a.Admit([]eviction.Event{*e}, refuse[:]); err != nil {
-		d.failed(now, fmt.Errorf("admit: %w", err))
-		return true
-	}
 	if time.Now().After(deadline) {
 		d.count.admitLate.Add(1)
 		return true
 	}
-	if !refuse[0] {
+	if !refused {
 		return true
 	}
 	d.count.admitRefused.Add(1)
+	d.mu.Lock()
 	d.regret.refused(e.KeyHash, e.NowMS)
+	d.mu.Unlock()
 	return d.count.storeRefused.Load()
+}
+
+// opinion asks the policy; known: it has opinions. Called with mu held, it returns without. After the deadline the answer
+// does not count.
+func (d *domain) opinion(e *eviction.Event, now int64, deadline time.Time) (refused, known bool) {
+	d.drain(now)
+	e.NowMS = max(e.NowMS, d.drained)
+	var refuse [1]bool
+	var err error
+	ask := func(p eviction.Policy) {
+		var a eviction.Admitter
+		if a, known = p.(eviction.Admitter); known {
+			err = a.Admit([]eviction.Event{*e}, refuse[:])
+		}
+	}
+	if a, ok := d.policy.(*aside.Policy); ok {
+		d.mu.Unlock()
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		defer cancel()
+		if a.Visit(ctx, ask) != nil {
+			return false, ctx.Err() != nil // late, if it is not gone
+		}
+		return refuse[0] && err == nil, known // with an error it is down, and says so in its status
+	}
+	defer d.mu.Unlock()
+	if ask(d.policy); err != nil {
+		d.failed(now, fmt.Errorf("admit: %w", err))
+		return false, false
+	}
+	return refuse[0], known
 }

@@ -34,6 +34,7 @@ type domain struct {
 
 	mu       sync.Mutex
 	rule     Policy          // what was asked for
+	outside  bool            // its instances work aside
 	policy   eviction.Policy // nil: the LRU serves
 	handles  uint32          // MaxHandles of the instance
 	capacity uint64          // it was last told
@@ -129,6 +130,8 @@ func (d *domain) drain(now int64) {
 	switch {
 	case d.rule.Factory == nil || d.fallen:
 	case d.policy == nil && (now < d.retryAt || largest == 0):
+	case d.policy == nil && d.outside:
+		d.s.kickEviction() // tend makes one
 	case d.policy == nil:
 		d.rebuild(now, largest) // RESTORE tells it all
 	case largest > d.handles && d.grow(largest) != nil:

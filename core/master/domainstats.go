@@ -148,6 +148,19 @@ type DomainStats struct {
 
 // stats describes the domain now.
 func (d *domain) stats(now int64) DomainStats {
+	x := d.ownStats(now)
+	var said opinionOfItself
+	if d.visit(statsTime, func(p eviction.Policy) { said.ask(p) }) {
+		said.tell(&x)
+	}
+	if x.Objects > 0 {
+		x.PerKey = float64(x.PolicyMemory) / float64(x.Objects)
+	}
+	return x
+}
+
+// ownStats are those that the domain keeps itself.
+func (d *domain) ownStats(now int64) DomainStats {
 	c := &d.count
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,30 +199,43 @@ func (d *domain) stats(now int64) DomainStats {
 		x.Admission = d.rule.Refused
 	}
 	x.PolicyMemory = uint64(d.lru.place.n)*9 + d.guard.cache.memoryBytes() + uint64(cap(d.regret.slots))*12
-	if m, ok := d.policy.(eviction.MemoryUser); ok {
-		x.PolicyMemory += m.MemoryBytes()
-	}
-	if x.Objects > 0 {
-		x.PerKey = float64(x.PolicyMemory) / float64(x.Objects)
-	}
-	if p, ok := d.policy.(eviction.Supervised); ok {
-		s := p.Supervision()
-		x.Supervision = &s
-		if s.State != eviction.GuestRunning {
-			x.State, x.Fallback = string(s.State), true
-			if x.Fault == "" {
-				x.Fault = s.Fault
-			}
-		}
-	}
-	if p, ok := d.policy.(eviction.Statser); ok {
-		if raw, err := p.Stats(); err == nil && json.Valid(raw) {
-			x.Stats = raw
-		}
-	}
 	x.Guard = d.guard.stats(now, d.fallen)
 	x.Guard.Alarms = c.alarms.Load()
 	return x
+}
+
+// opinionOfItself is what a policy says of itself.
+type opinionOfItself struct {
+	memory      uint64
+	supervision *eviction.Supervision
+	stats       json.RawMessage
+}
+
+func (o *opinionOfItself) ask(p eviction.Policy) {
+	if m, ok := p.(eviction.MemoryUser); ok {
+		o.memory = m.MemoryBytes()
+	}
+	if g, ok := p.(eviction.Supervised); ok {
+		s := g.Supervision()
+		o.supervision = &s
+	}
+	if t, ok := p.(eviction.Statser); ok {
+		if raw, err := t.Stats(); err == nil && json.Valid(raw) {
+			o.stats = raw
+		}
+	}
+}
+
+func (o *opinionOfItself) tell(x *DomainStats) {
+	x.PolicyMemory += o.memory
+	x.Stats = o.stats
+	if x.Supervision = o.supervision; x.Supervision == nil || x.Supervision.State == eviction.GuestRunning {
+		return
+	}
+	x.State, x.Fallback = string(x.Supervision.State), true
+	if x.Fault == "" {
+		x.Fault = x.Supervision.Fault
+	}
 }
 
 func (g *guard) stats(now int64, fallen bool) GuardStats {

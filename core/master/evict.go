@@ -18,6 +18,7 @@ type query struct {
 	lenient bool     // one object may
 	helped  bool     // the victims are the LRU's although a policy is configured
 	noSoft  bool     // leave soft pins alone
+	patient bool     // it waits for policies that work aside: no put does
 	asked   uint16   // the domain's round when these victims were named
 	most    int      // objects to evict
 	now     int64
@@ -130,6 +131,9 @@ func (d *domain) byPolicy(q *query, t *tally, flags eviction.NeedFlags) bool {
 		done, progress := d.takeReserve(q, t)
 		if flags != 0 || !q.plain() {
 			d.dropReserve()
+		}
+		if len(victims) == 0 && q.patient && d.await(need) {
+			continue
 		}
 		if done || !progress {
 			return done

@@ -63,7 +63,8 @@ func TestHostileGuests(t *testing.T) {
 			}
 			// How often a guest is asked, and how much of its answer is wrong, depends on how the machine runs the two.
 			answered := func() bool {
-				return strings.Contains(s.Policies()[0].Fault, want.fault)
+				d := s.Policies()[0]
+				return strings.Contains(d.Fault, want.fault) && (want.state == "" || d.State == want.state)
 			}
 			var stored, full atomic.Int64
 			var wg sync.WaitGroup

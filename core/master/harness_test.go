@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/mooncake-agent/mooncake/core/module"
 	"github.com/mooncake-agent/mooncake/core/rpc/wire"
@@ -24,6 +25,7 @@ type testTB interface {
 	Fatalf(format string, args ...any)
 	Errorf(format string, args ...any)
 	Logf(format string, args ...any)
+	Cleanup(func())
 }
 
 // store is a service under test with a clock that only tests move.
@@ -54,6 +56,13 @@ func newStore(t testTB, change func(*Options)) *store {
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
 	return &store{t, s, clock}
 }
 
@@ -230,6 +239,20 @@ func policies(name string) map[string]Policy {
 		panic(err)
 	}
 	return map[string]Policy{anyTenant: {Name: name, Factory: f}}
+}
+
+// outside makes a policy one that works aside, as those do that run code from outside.
+type outside struct{ eviction.Factory }
+
+func (outside) DomainSettings() eviction.Settings {
+	return eviction.Settings{Reserve: -1, Aside: true}
+}
+
+// policiesAside are policies, working aside.
+func policiesAside(name string) map[string]Policy {
+	p := policies(name)[anyTenant]
+	p.Factory = outside{p.Factory}
+	return map[string]Policy{anyTenant: p}
 }
 
 // taskFields reads the payload of a move task.

@@ -62,6 +62,7 @@ func TestModel(t *testing.T) {
 		}},
 		{"policy lru", func(o *Options) { o.Policies = policies("lru") }},
 		{"policy sieve, no reserve", func(o *Options) { o.Policies, o.Config.VictimReserve = policies("sieve"), 0 }},
+		{"policy lru aside", func(o *Options) { o.Policies = policiesAside("lru") }},
 		{"policies that change", func(o *Options) { o.Policies = policies("arc") }},
 		{"policy s3fifo", func(o *Options) { o.Policies = policies("s3fifo") }},
 		{"short lease, no reserve", func(o *Options) { o.Config.LeaseTTL, o.Config.VictimReserve = 50*time.Millisecond, 0 }},
@@ -139,9 +140,11 @@ func runModel(t *rapid.T, change func(*Options)) {
 			if m.allDomains()[0].rule.Name == "" {
 				return // only where a policy was configured at the start
 			}
-			name := rapid.SampledFrom([]string{Native, "lru", "arc", "sieve", "s3fifo", "rollback"}).Draw(t, "policy")
+			name := rapid.SampledFrom([]string{Native, "lru", "arc", "sieve", "s3fifo", "aside", "rollback"}).Draw(t, "policy")
 			var err error
 			switch name {
+			case "aside":
+				err = m.SetPolicy(anyTenant, policiesAside("lru")[anyTenant])
 			case "rollback":
 				_ = m.RollbackPolicy(anyTenant) // there may be nothing to go back to
 			case Native:

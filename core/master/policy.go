@@ -67,13 +67,8 @@ func (d *domain) rules(p Policy) {
 	cfg := &d.s.cfg
 	p.Admission, p.Refused, p.Guard = cmp.Or(p.Admission, cfg.Admission), cmp.Or(p.Refused, cfg.AdmissionRefused), cmp.Or(p.Guard, cfg.Guard)
 	d.rule = p
-	settings := eviction.Settings{Reserve: -1}
-	if c, ok := p.Factory.(eviction.DomainConfig); ok {
-		settings = c.DomainSettings()
-	}
-	if settings.Reserve < 0 {
-		settings.Reserve = cfg.VictimReserve
-	}
+	settings := d.s.settings(&p)
+	d.outside = settings.Aside
 	d.count.reserve.Store(int64(settings.Reserve))
 	d.count.admission.Store(p.Factory != nil && (settings.Admission || p.Admission == "on"))
 	d.count.storeRefused.Store(p.Refused == RefusedEvict)
@@ -81,6 +76,19 @@ func (d *domain) rules(p Policy) {
 	d.tellAll()
 	d.guard.start(p.Factory != nil && p.Guard != GuardOff)
 	d.dropReserve()
+}
+
+// settings are what a policy says to the host, with the defaults in force. Without a reserve no policy works aside.
+func (s *Service) settings(p *Policy) eviction.Settings {
+	settings := eviction.Settings{Reserve: -1}
+	if c, ok := p.Factory.(eviction.DomainConfig); ok {
+		settings = c.DomainSettings()
+	}
+	if settings.Reserve < 0 {
+		settings.Reserve = s.cfg.VictimReserve
+	}
+	settings.Aside = settings.Aside && settings.Reserve > 0
+	return settings
 }
 
 // tellAll decides whether probes and misses are told.

@@ -66,7 +66,7 @@ func (s *Service) squeeze(seen *tally, now int64, most int, enough func() bool, 
 		d := s.defaultTenant.dom()
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		k := query{tenant: eviction.AnyTenant, probed: true, most: most, now: now, enough: enough}
+		k := query{tenant: eviction.AnyTenant, probed: true, most: most, now: now, enough: enough, patient: q == nil}
 		if q == nil || q.count > 1 {
 			return d.evict(&k, seen)
 		}
@@ -114,7 +114,7 @@ func (s *Service) squeezeTenants(seen *tally, now int64, most int, enough func()
 		if top == nil || seen.evicted >= most {
 			return enough()
 		}
-		k := query{tenant: eviction.AnyTenant, probed: true, most: most, now: now}
+		k := query{tenant: eviction.AnyTenant, probed: true, most: most, now: now, patient: own == nil}
 		if top != own {
 			k.floor, k.lenient = top, lenient
 		}
@@ -296,7 +296,7 @@ func (s *Service) serveWanted(now int64) {
 			}
 			var seen tally
 			for _, d := range s.allDomains() {
-				k := query{tenant: eviction.AnyTenant, segment: g, most: 4096, now: now, enough: func() bool { return g.free.Load() >= want }}
+				k := query{tenant: eviction.AnyTenant, segment: g, most: 4096, now: now, patient: true, enough: func() bool { return g.free.Load() >= want }}
 				d.mu.Lock()
 				done := d.evict(&k, &seen)
 				d.mu.Unlock()
@@ -331,7 +331,7 @@ func (s *Service) watermarkRound(now int64) {
 		want, least := int(math.Ceil(float64(n)*target)), int(math.Ceil(float64(n)*low))
 		var seen tally
 		evict := func(want int, soft bool) {
-			k := query{tenant: eviction.AnyTenant, most: want, now: now, noSoft: !soft, enough: func() bool { return seen.evicted >= want }}
+			k := query{tenant: eviction.AnyTenant, most: want, now: now, noSoft: !soft, patient: true, enough: func() bool { return seen.evicted >= want }}
 			d.mu.Lock()
 			d.evict(&k, &seen)
 			d.mu.Unlock()

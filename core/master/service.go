@@ -100,6 +100,7 @@ type Service struct {
 		cancel context.CancelFunc
 		wg     sync.WaitGroup
 	}
+	guests sync.WaitGroup // policies that work aside
 }
 
 // New makes a service. It checks the config; nothing runs before Start.
@@ -224,11 +225,7 @@ func (s *Service) Close(ctx context.Context) error {
 	s.run.mu.Unlock()
 	if cancel != nil {
 		cancel()
-		done := make(chan struct{})
-		go func() { s.run.wg.Wait(); close(done) }()
-		select {
-		case <-done:
-		case <-ctx.Done():
+		if !waited(ctx, &s.run.wg) {
 			return fmt.Errorf("master: background work did not end: %w", ctx.Err())
 		}
 	}
@@ -242,7 +239,22 @@ func (s *Service) Close(ctx context.Context) error {
 		d.mu.Unlock()
 		d.changing.Unlock()
 	}
+	if !waited(ctx, &s.guests) {
+		return fmt.Errorf("master: eviction policies did not end: %w", ctx.Err())
+	}
 	return nil
+}
+
+// waited waits for a group until ctx ends.
+func waited(ctx context.Context, g *sync.WaitGroup) bool {
+	done := make(chan struct{})
+	go func() { g.Wait(); close(done) }()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // pollTimers does what is due.

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/mooncake-agent/mooncake/core/rpc/wire"
+	"github.com/mooncake-agent/mooncake/eviction"
 	"github.com/mooncake-agent/mooncake/internal/testenv"
 	"go.uber.org/goleak"
 )
@@ -19,14 +21,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Everything at once, with the background running: no call fails in a way it must not, accounts agree in
 // the end, and the policy hears of everything in order.
 func TestConcurrentUse(t *testing.T) {
-	for _, policy := range []string{"", "lru"} {
+	for _, policy := range []string{"", "lru", "lru aside"} {
 		t.Run("policy "+policy, func(t *testing.T) {
+			policy, aside := strings.CutSuffix(policy, " aside")
 			var f *strictFactory
 			s := newStore(t, func(o *Options) {
 				if policy != "" {
 					var use func(*Options)
 					use, f = withStrict(t, policy)
 					use(o)
+					if p := o.Policies[anyTenant]; aside {
+						p.Factory = outside{p.Factory}
+						o.Policies[anyTenant] = p
+					}
 				}
 				o.Clock = nil
 				o.Config.LeaseTTL = 2 * time.Millisecond
@@ -78,9 +85,11 @@ func TestConcurrentUse(t *testing.T) {
 				testenv.Eventually(t, 10*time.Second, func() error {
 					d := s.allDomains()[0]
 					d.mu.Lock()
-					defer d.mu.Unlock()
 					d.drain(s.now())
-					if n, want := len(f.last().resident), int(d.known.Load()); n != want {
+					d.mu.Unlock()
+					n, want := -1, int(d.known.Load())
+					d.visit(10*time.Second, func(p eviction.Policy) { n = len(p.(*strict).resident) })
+					if n != want {
 						return fmt.Errorf("the policy thinks %d objects are resident, %d are", n, want)
 					}
 					return nil

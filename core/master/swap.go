@@ -43,20 +43,23 @@ func (d *domain) change(p Policy) error {
 		d.install(p, nil, 0, nil, true)
 		return nil
 	}
-	return d.replace(p, 0, true)
+	if err := d.replace(p, 0, true); err != nil {
+		return fmt.Errorf("master: eviction domain %q: %w; the old policy stays", d.name, err)
+	}
+	return nil
 }
 
 // replace makes an instance aside and puts it in force; keep keeps the old one for a rollback. Called with
 // changing held, not mu.
 func (d *domain) replace(p Policy, least uint32, keep bool) error {
 	for {
-		m, err := d.make(p.Factory, least)
+		m, err := d.make(&p, least)
 		if errors.Is(err, errOutgrown) {
 			least = 2 * m.handles
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("master: eviction domain %q: %w; the old policy stays", d.name, err)
+			return err
 		}
 		d.install(p, m.policy, m.handles, m.skipped, keep) // make returned with mu held
 		d.mu.Unlock()
@@ -72,8 +75,9 @@ const catchUps = 100
 
 // make makes an instance and tells it everything. Only without an error it returns with mu held, and nothing
 // has happened since that the instance was not told of.
-func (d *domain) make(f eviction.Factory, least uint32) (m made, err error) {
+func (d *domain) make(p *Policy, least uint32) (m made, err error) {
 	s := d.s
+	state := d.learned()
 	d.mu.Lock()
 	d.swap = &swap{}
 	d.tellAll() // before the order is read, so that the log is complete
@@ -82,7 +86,6 @@ func (d *domain) make(f eviction.Factory, least uint32) (m made, err error) {
 	order, now := d.lru.order(nil), d.drained
 	m.handles = room(uint32(max(d.lru.place.n, 1)-1), least)
 	spec := d.spec(m.handles)
-	state := saved(d.policy)
 	d.mu.Unlock()
 	defer func() {
 		if err != nil {
@@ -96,7 +99,7 @@ func (d *domain) make(f eviction.Factory, least uint32) (m made, err error) {
 			d.mu.Unlock()
 		}
 	}()
-	if m.policy, err = f.New(spec); err != nil {
+	if m.policy, err = p.Factory.New(spec); err != nil {
 		return m, fmt.Errorf("New: %w", err)
 	}
 	if m.skipped, err = d.fill(m.policy, order, now); err != nil {
@@ -117,6 +120,9 @@ func (d *domain) make(f eviction.Factory, least uint32) (m made, err error) {
 		}
 		if outgrown {
 			return m, errOutgrown
+		}
+		if settings := s.settings(p); last && settings.Aside {
+			m.policy = d.aside(m.policy, settings.Reserve)
 		}
 		if err = tell(m.policy, leaveOut(log, m.skipped)); err != nil {
 			if last {
@@ -182,9 +188,10 @@ func (d *domain) follow(events []eviction.Event, largest uint32) {
 	}
 }
 
-// tend does what comes with time: it lets go of the old policy, ticks, and makes a larger instance before it is
-// needed, so that no put has to wait for that.
+// tend does what comes with time: it lets go of the old policy, ticks, makes instances that are missing and a larger
+// one before it is needed, so that no put has to wait for that.
 func (d *domain) tend(now int64) {
+	d.renew(now)
 	if d.count.oldUntil.Load() <= now {
 		d.mu.Lock()
 		if d.old != nil && d.old.until <= now {

@@ -79,7 +79,7 @@ func (f *Factory) Info() Info { return f.info }
 
 // DomainSettings implements eviction.DomainConfig.
 func (f *Factory) DomainSettings() eviction.Settings {
-	return eviction.Settings{Reserve: f.cfg.Reserve, Admission: f.cfg.Admission == "on"}
+	return eviction.Settings{Reserve: f.cfg.Reserve, Admission: f.cfg.Admission == "on", Aside: true}
 }
 
 // ErrRefused is wrapped by the errors for a module that is not what a policy may be: too large, another digest,

@@ -168,7 +168,7 @@ func TestRegistered(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.(*Factory).Close() })
-	if s := f.(eviction.DomainConfig).DomainSettings(); s != (eviction.Settings{Reserve: 7, Admission: true}) {
+	if s := f.(eviction.DomainConfig).DomainSettings(); s != (eviction.Settings{Reserve: 7, Admission: true, Aside: true}) {
 		t.Errorf("settings %+v", s)
 	}
 	p := instanceOf(t, f, spec(10))

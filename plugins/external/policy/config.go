@@ -62,7 +62,7 @@ func Open(ctx context.Context, env module.Env, c Config) (*Factory, error) {
 
 // DomainSettings implements eviction.DomainConfig.
 func (f *Factory) DomainSettings() eviction.Settings {
-	return eviction.Settings{Reserve: f.cfg.Reserve, Admission: f.cfg.Admission == "on"}
+	return eviction.Settings{Reserve: f.cfg.Reserve, Admission: f.cfg.Admission == "on", Aside: true}
 }
 
 // New implements eviction.Factory: it starts a process and waits until it is ready, at most start_timeout.
