@@ -29,6 +29,7 @@ func (l *lru) Insert(e *eviction.Event)         { l.lists.PushFront(0, e.Handle)
 func (l *lru) Touch(e *eviction.Event)          { l.lists.MoveFront(0, e.Handle) }
 func (l *lru) Remove(e *eviction.Event, _ bool) { l.lists.Remove(e.Handle) }
 func (l *lru) Refuse(h eviction.Handle)         { l.lists.MoveFront(0, h) }
+func (l *lru) Fetch(e []eviction.Event) uint32  { return l.lists.Fetch(e) }
 func (l *lru) MemoryBytes() uint64              { return l.lists.MemoryBytes() }
 
 func (l *lru) Victims(w *order.Walk) {

@@ -5,7 +5,6 @@ package order
 
 import (
 	"fmt"
-
 	"math/bits"
 
 	"github.com/mooncake-agent/mooncake/eviction"
@@ -35,6 +34,14 @@ type Ghoster interface{ Ghost(e *eviction.Event) }
 
 // Ticker is an [Order] that wants to see every event's time and batch before it is applied.
 type Ticker interface{ Before(e *eviction.Event) }
+
+// Fetcher is an [Order] whose memory is worth reading ahead. A handle that was not used for long is in no cache
+// of the processor, and following its links one event after the other waits for memory each time. Fetch reads
+// what the next events will need, so that the waits overlap. It gets events that were not checked, changes
+// nothing, and returns something of all that it read, or the compiler would leave the reads out.
+type Fetcher interface {
+	Fetch(events []eviction.Event) uint32
+}
 
 // Totals is what an order may know about the whole domain.
 type Totals struct {
@@ -75,6 +82,8 @@ type Policy struct {
 	refuser  Refuser
 	ghost    Ghoster
 	before   Ticker
+	fetcher  Fetcher
+	fetched  uint32   // keeps the reads of fetch alive
 	meta     []uint16 // place and state; 0 not resident
 	places   places
 	aside    Lists // made when first needed
@@ -110,6 +119,9 @@ func New(s eviction.Spec, build func(eviction.Spec, *Totals) (Order, error)) (*P
 	p.refuser, _ = o.(Refuser)
 	p.ghost, _ = o.(Ghoster)
 	p.before, _ = o.(Ticker)
+	if s.MaxHandles >= fetchFrom {
+		p.fetcher, _ = o.(Fetcher)
+	}
 	return p, nil
 }
 
@@ -118,8 +130,43 @@ func Factory(build func(eviction.Spec, *Totals) (Order, error)) eviction.Factory
 	return eviction.FactoryFunc(func(s eviction.Spec) (eviction.Policy, error) { return New(s, build) })
 }
 
+const (
+	// ahead is how many events are fetched at once: enough to keep the processor's queue of reads full, few enough
+	// that all is still in its first cache when it is used.
+	ahead = 32
+	// fetchFrom is the number of handles from which on an order is not in the processor's own caches anyway.
+	fetchFrom = 1 << 14
+)
+
 // Apply implements eviction.Policy.
 func (p *Policy) Apply(events []eviction.Event) error {
+	if p.fetcher == nil {
+		return p.apply(events)
+	}
+	for len(events) > 0 {
+		n := min(len(events), ahead)
+		if n > 1 {
+			p.fetch(events[:n])
+		}
+		if err := p.apply(events[:n]); err != nil {
+			return err
+		}
+		events = events[n:]
+	}
+	return nil
+}
+
+func (p *Policy) fetch(events []eviction.Event) {
+	var sum uint32
+	for i := range events {
+		if h := int(events[i].Handle); h < len(p.meta) {
+			sum += uint32(p.meta[h])
+		}
+	}
+	p.fetched = sum + p.fetcher.Fetch(events)
+}
+
+func (p *Policy) apply(events []eviction.Event) error {
 	for i := range events {
 		e := &events[i]
 		if int(e.Handle) >= len(p.meta) {
