@@ -19,7 +19,7 @@ func New(_ context.Context, _ module.Env, c Config) (eviction.Factory, error) {
 		var err error
 		p.Policy, err = order.New(s, func(s eviction.Spec, t *order.Totals) (order.Order, error) {
 			p.adaptive = &adaptive{
-				totals: t, queue: newQueue(s.MaxHandles), past: make([]uint8, int(s.MaxHandles)+1),
+				totals: t, queue: newQueue(s.MaxHandles),
 				known: newKnown(uint64(c.Known) * uint64(s.MaxHandles)), sample: newSample(s.MaxHandles),
 				req: request{fresh: make([]fresh, 0, maxFresh)},
 			}
@@ -48,8 +48,7 @@ var (
 type adaptive struct {
 	totals *order.Totals
 	queue  queue
-	past   []uint8 // by handle
-	known  known   // keys that were evicted
+	known  known // keys that were evicted
 	sample *sample
 	blocks uint64 // that the sample was sized for
 	now    uint64
@@ -75,7 +74,7 @@ type fresh struct {
 
 // Before follows time and batches.
 func (a *adaptive) Before(e *eviction.Event) {
-	a.now = max(a.now, e.NowMS)
+	a.now = max(a.now, min(e.NowMS, maxTime))
 	switch e.Kind {
 	case eviction.Insert, eviction.Access:
 		if e.Req != a.req.number || e.Req == 0 {
@@ -87,8 +86,8 @@ func (a *adaptive) Before(e *eviction.Event) {
 func (a *adaptive) Insert(e *eviction.Event) {
 	turn, reuse, seen := a.known.get(e.KeyHash)
 	if e.Kind != eviction.Insert {
-		a.past[e.Handle] = past(turn, reuse)
 		a.queue.push(e.Handle, classOf(turn, 0, reuse), a.now)
+		a.queue.setPast(e.Handle, past(turn, reuse))
 		return
 	}
 	if seen {
@@ -108,8 +107,8 @@ func (a *adaptive) Insert(e *eviction.Event) {
 		}
 	}
 	class := a.class(e, reuse)
-	a.past[e.Handle] = past(turn, reuse)
 	a.queue.push(e.Handle, class, a.now)
+	a.queue.setPast(e.Handle, past(turn, reuse))
 	slot := a.observe(e, class)
 	if !seen && !a.req.known && len(a.req.fresh) < cap(a.req.fresh) {
 		a.req.fresh = append(a.req.fresh, fresh{e.KeyHash, e.Handle, slot})
@@ -117,7 +116,7 @@ func (a *adaptive) Insert(e *eviction.Event) {
 }
 
 func (a *adaptive) Touch(e *eviction.Event) {
-	turn, reuse := a.past[e.Handle]>>4, a.past[e.Handle]&15
+	turn, reuse := split(a.queue.past(e.Handle))
 	reuse++
 	if r := &a.req; e.Flags&eviction.FlagTailFirst != 0 {
 		reuse = max(reuse, r.reuse)
@@ -125,13 +124,15 @@ func (a *adaptive) Touch(e *eviction.Event) {
 	}
 	a.meet(turn)
 	class := a.class(e, reuse)
-	a.past[e.Handle] = past(turn, reuse)
 	a.queue.touch(e.Handle, class, a.now)
+	a.queue.setPast(e.Handle, past(turn, reuse))
 	a.observe(e, class)
 }
 
 // past packs what a block's history says: the turn of the request that brought it, and its uses, up to 15 each.
 func past(turn, reuse uint8) uint8 { return min(turn, 15)<<4 | min(reuse, 15) }
+
+func split(past uint8) (turn, reuse uint8) { return past >> 4, past & 15 }
 
 // meet is called at each block of the request that was seen before. Blocks come deepest first, so the first of
 // them is where the request left the known part of the tree: what came before it is what it really added,
@@ -147,11 +148,11 @@ func (a *adaptive) meet(turn uint8) {
 		r.added = uint32(len(r.fresh))
 	}
 	for _, f := range r.fresh {
-		c := a.queue.class[f.h]
+		c := a.queue.classOf(f.h)
 		if c == gone {
 			continue
 		}
-		a.past[f.h] = past(r.turn, 0)
+		a.queue.setPast(f.h, past(r.turn, 0))
 		if c == partial {
 			continue
 		}
@@ -166,9 +167,6 @@ func (a *adaptive) meet(turn uint8) {
 
 // maxFresh is how many new blocks of one request are classed again once its turn is known.
 const maxFresh = 4096
-
-// gone marks the class of a handle that is not in the queue.
-const gone = 255
 
 func (a *adaptive) class(e *eviction.Event, reuse uint8) uint8 {
 	if e.Flags&eviction.FlagPartial != 0 {
@@ -195,10 +193,10 @@ func (a *adaptive) observe(e *eviction.Event, class uint8) uint32 {
 
 func (a *adaptive) Remove(e *eviction.Event, evicted bool) {
 	if evicted {
-		a.known.set(e.KeyHash, a.past[e.Handle]>>4, a.past[e.Handle]&15)
+		turn, reuse := split(a.queue.past(e.Handle))
+		a.known.set(e.KeyHash, turn, reuse)
 	}
 	a.queue.remove(e.Handle)
-	a.queue.class[e.Handle] = gone
 }
 
 func (a *adaptive) Victims(w *order.Walk) {
@@ -215,6 +213,11 @@ func (a *adaptive) Victims(w *order.Walk) {
 	}
 }
 
+// Fetch implements order.Fetcher.
+func (a *adaptive) Fetch(events []eviction.Event) uint32 {
+	return a.known.fetch(events) + a.queue.lists.Fetch(events)
+}
+
 func (a *adaptive) MemoryBytes() uint64 {
-	return uint64(cap(a.past)) + a.queue.memoryBytes() + a.known.memoryBytes() + a.sample.memoryBytes()
+	return a.queue.memoryBytes() + a.known.memoryBytes() + a.sample.memoryBytes()
 }

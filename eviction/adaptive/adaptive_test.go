@@ -73,6 +73,7 @@ func TestQueueAgainstScan(t *testing.T) {
 	const n = 60
 	q := newQueue(n)
 	var tab table
+	used := func(h eviction.Handle) uint64 { return q.lists.Of(h).used() }
 	shuffle := func() {
 		for c := range tab {
 			for b := range tab[c] {
@@ -87,7 +88,7 @@ func TestQueueAgainstScan(t *testing.T) {
 	for step := range 100_000 {
 		now += uint64(r.IntN(30))
 		h := eviction.Handle(1 + r.IntN(n))
-		class := uint8(r.IntN(6))
+		class := uint8(r.IntN(6) * 17)
 		switch {
 		case !in[h]:
 			q.push(h, class, now)
@@ -112,26 +113,53 @@ func TestQueueAgainstScan(t *testing.T) {
 		if w == 0 {
 			continue
 		}
-		index := func(h eviction.Handle) float32 { return tab.at(int(q.class[h]), now-q.last[h]) }
+		index := func(h eviction.Handle) float32 { return tab.at(int(q.classOf(h)), now-used(h)) }
 		some := false
-		for c := range 6 {
+		for c := range classes {
 			h := q.lists.Back(c)
-			some = some || h != 0 && q.last[h] < horizon
+			some = some || h != 0 && used(h) < horizon
 		}
-		for c := range 6 {
+		for c := range classes {
 			h := q.lists.Back(c)
 			switch {
-			case h != 0 && !some && q.last[h] < q.last[w]:
-				t.Fatalf("step %d: worst is %d (used %d), but %d was used at %d, and none before the horizon", step, w, q.last[w], h, q.last[h])
-			case h == 0 || !some || q.last[h] >= horizon:
+			case h != 0 && !some && used(h) < used(w):
+				t.Fatalf("step %d: worst is %d (used %d), but %d was used at %d, and none before the horizon", step, w, used(w), h, used(h))
+			case h == 0 || !some || used(h) >= horizon:
 				continue
-			case q.last[w] >= horizon:
-				t.Fatalf("step %d: worst was used at %d, after the horizon %d; %d before", step, q.last[w], horizon, h)
+			case used(w) >= horizon:
+				t.Fatalf("step %d: worst was used at %d, after the horizon %d; %d before", step, used(w), horizon, h)
 			}
-			if index(h) < index(w) || index(h) == index(w) && q.last[h] < q.last[w] {
-				t.Fatalf("step %d: worst is %d (index %v, used %d), but %d has index %v, used %d", step, w, index(w), q.last[w], h, index(h), q.last[h])
+			if index(h) < index(w) || index(h) == index(w) && used(h) < used(w) {
+				t.Fatalf("step %d: worst is %d (index %v, used %d), but %d has index %v, used %d", step, w, index(w), used(w), h, index(h), used(h))
 			}
 		}
+	}
+}
+
+func TestMember(t *testing.T) {
+	for _, used := range []uint64{0, 1, 1 << 41, maxTime} {
+		for _, class := range []uint8{0, partial, gone} {
+			if m := newMember(class, 0xa5, used); m.class() != class || m.past() != 0xa5 || m.used() != used {
+				t.Errorf("class %d, past %x, used %d; want %d, a5, %d", m.class(), m.past(), m.used(), class, used)
+			}
+		}
+	}
+}
+
+// TestTheEndOfTime checks that a clock beyond what a member can hold stands still, and no more.
+func TestTheEndOfTime(t *testing.T) {
+	p, err := factory(t).New(eviction.Spec{Capacity: 100, MaxHandles: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		e := eviction.Event{Kind: eviction.Insert, Handle: eviction.Handle(i + 1), KeyHash: uint64(i) << 32, Size: 1, NowMS: math.MaxUint64 - 100 + uint64(i)}
+		if err := p.Apply([]eviction.Event{e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v, err := p.Victims(nil, eviction.Need{Max: 100, Tenant: eviction.AnyTenant}); err != nil || len(v) != 100 || v[0] != 1 {
+		t.Errorf("victims %v, error %v; want all, the oldest first", v, err)
 	}
 }
 

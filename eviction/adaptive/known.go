@@ -1,5 +1,7 @@
 package adaptive
 
+import "github.com/mooncake-agent/mooncake/eviction"
+
 // known remembers keys that were seen, resident or not, with what the classes need to know of them: 4 bytes a
 // key in buckets of eight, the least recently used of a bucket is overwritten. A key that was not seen is
 // taken for known once in about 100,000.
@@ -41,6 +43,18 @@ func (k *known) set(key uint64, turn, reuse uint8) {
 	}
 	copy(b[1:i+1], b[:i])
 	b[0] = print | uint32(min(turn, 15))<<4 | uint32(min(reuse, 15))<<8
+}
+
+// fetch reads the buckets of keys that come or go, see order.Fetcher.
+func (k *known) fetch(events []eviction.Event) (sum uint32) {
+	for i := range events {
+		switch e := &events[i]; e.Kind {
+		case eviction.Insert, eviction.Restore, eviction.Remove:
+			b, _ := k.bucket(e.KeyHash)
+			sum += b[0]
+		}
+	}
+	return sum
 }
 
 func (k *known) memoryBytes() uint64 { return uint64(cap(k.slots)) * 4 }
