@@ -110,7 +110,9 @@ func (c *context) append(b []byte, r *Record, now uint64) []byte {
 	}
 	b = binary.AppendUvarint(b, r.Size)
 	b[at] = tag
-	*c = context{true, r.Op & tagOp, r.Tenant, r.Batch, now, r.Key, r.Parent}
+	// Field by field: a literal is put together elsewhere and copied, which waits for its small parts.
+	c.begun, c.op, c.tenant, c.batch = true, r.Op&tagOp, r.Tenant, r.Batch
+	c.time, c.key, c.parent = now, r.Key, r.Parent
 	return b
 }
 

@@ -264,11 +264,11 @@ func (r *recorder) take(b []eviction.Event) {
 			i++
 			continue
 		}
-		if n := len(r.call); n > 0 && !same(&r.call[n-1], &b[i], op) {
+		if n := len(r.call); n > 0 && (!together(&r.call[n-1], &b[i]) || opOf(&r.call[n-1]) != op) {
 			r.endCall()
 		}
 		j := i + 1
-		for j < len(b) && same(&b[i], &b[j], op) {
+		for j < len(b) && together(&b[i], &b[j]) && opOf(&b[j]) == op {
 			j++
 		}
 		if len(r.call) > 0 || j == len(b) {
@@ -285,10 +285,8 @@ func (r *recorder) take(b []eviction.Event) {
 	}
 }
 
-// same tells whether two events are of one call; op is that of the second.
-func same(a, b *eviction.Event, op trace.Op) bool {
-	return a.Req == b.Req && a.Tenant == b.Tenant && opOf(a) == op && opOf(b) == op
-}
+// together tells whether two events that say the same are of one call.
+func together(a, b *eviction.Event) bool { return a.Req == b.Req && a.Tenant == b.Tenant }
 
 // check keeps the first error: nothing is written after it.
 func (r *recorder) check(err error) {
@@ -367,14 +365,15 @@ func (r *recorder) write(call []eviction.Event) {
 	}
 	op := opOf(&call[0])
 	chain := op == trace.Get || op == trace.Put || op == trace.Exist
-	var rec trace.Record
+	// All events of a call have these in common. The rest is set field by field: a literal is put together elsewhere
+	// and copied, which waits for its small parts.
+	rec := trace.Record{Op: op, Tenant: call[0].Tenant, Batch: call[0].Req}
 	for i := len(call) - 1; i >= 0; i-- {
 		e := &call[i]
-		parent := rec.Key
-		rec = trace.Record{Op: op, Flags: flagsOf(e), Tenant: e.Tenant, Batch: e.Req, TimeMS: e.NowMS, Key: e.KeyHash, Size: e.Size}
 		if chain {
-			rec.Parent = parent
+			rec.Parent = rec.Key
 		}
+		rec.Flags, rec.TimeMS, rec.Key, rec.Size = flagsOf(e), e.NowMS, e.KeyHash, e.Size
 		if err := r.w.Append(&rec); err != nil {
 			r.check(err)
 			r.dropped.Add(uint64(i + 1))
