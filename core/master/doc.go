@@ -36,7 +36,8 @@
 // # Eviction
 //
 // One policy instance per domain decides (package eviction); its calls are serialised by the domain's lock, and
-// none happens on the way of a get. Objects and policy meet in the ring: events are pushed with the object's shard
+// none happens on the way of a get. Policies that run code from outside work on a goroutine of their own (package
+// aside): a put takes what they have named ahead, or the service's own order; only the background waits for them. Objects and policy meet in the ring: events are pushed with the object's shard
 // locked, in the order of what happened, and told before each question for victims. Victims are checked against
 // the object at the moment of removal (evict.go: refusal). What is refused for a lease is set aside until the lease
 // ends, so that thousands of leased objects are not looked at again for each put. The service's own tail-first LRU

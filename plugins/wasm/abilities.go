@@ -48,7 +48,7 @@ func (a admitting) Admit(events []eviction.Event, refuse []bool) error {
 	p.settled = true
 	_ = p.handle(p.flush()) // nil once settled
 	for len(events) > 0 && p.guest != nil {
-		n := min(len(events), p.f.batch())
+		n := min(len(events), batchMax)
 		_ = p.handle(p.admit(events[:n], refuse[:n]))
 		events, refuse = events[n:], refuse[n:]
 	}

@@ -12,9 +12,9 @@
 //	sha256            pin: what the file's SHA-256 must be
 //	memory_limit      of the guest's linear memory; default 64 MiB and 64 bytes for each handle
 //	max_module_bytes  larger files are refused; default 8 MiB
-//	fuel_per_event    instructions for each event of a call, on top of 10,000 and at least 64,000 for a call; default 1,000
+//	fuel_per_event    instructions for each event of a call, on top of 10,000 for a call, paid for 64 events at least; default 1,000
 //	params            a flat JSON object for the guest
-//	reserve           victims named ahead; 0 is exact order; default: the master's
+//	reserve           victims named ahead, so that no put waits for the guest; 0 is exact order; default: the master's
 //	admission         on: the guest may refuse new objects when there is no room
 //	cache_dir         for machine code; default mooncake/wasm in the user's cache folder
 //
@@ -29,9 +29,9 @@
 //
 // # At run time
 //
-// One instance belongs to one domain and is used from one goroutine. Events are delivered in batches of as
-// many events as 64,000 instructions pay for, from 16 to 256, at the latest before the next question. Compiled code
-// cannot be interrupted, so a batch is as long as everything else may have to wait. Every call runs on a budget of
+// One instance belongs to one domain and is used from one goroutine. Events are delivered in batches of
+// 256, at the latest before the next question. Compiled code cannot be interrupted, so it is left every 20,000
+// instructions for the garbage collector and others to go on. Every call runs on a budget of
 // fuel, and memory, tables and stack have limits, so a call always ends. A guest has no clock and no chance but what it is given: it is a
 // pure function of its events, here and in the simulator. The only import is env.log; WASI functions are inert
 // stand-ins for toolchains that insist on them.

@@ -143,7 +143,7 @@ func TestGuestsThatDoNotStart(t *testing.T) {
 		"init_recurse":      "policy_init: stack_overflow",
 		"init_refuses":      "policy_init: init_refused: the guest refused to start with code 7",
 		"features":          "mooncake_eviction_v1: bad_return: the guest needs features 0x4",
-		"buffer_outside":    "policy_buffer: bad_buffer: events buffer: 4096 bytes at 2147483632 do not fit",
+		"buffer_outside":    "policy_buffer: bad_buffer: events buffer: 16384 bytes at 2147483632 do not fit",
 		"buffer_misaligned": "policy_buffer: bad_buffer: events buffer: address 1028 is not a multiple of 8",
 	} {
 		t.Run(name, func(t *testing.T) {

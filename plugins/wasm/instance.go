@@ -18,11 +18,10 @@ import (
 )
 
 const (
-	// batchMax is the most records of one call, batchMin the least that a full one has. In between a call gets as
-	// many as callUnits pay for: puts that need room wait for the end of a call.
-	batchMax  = 256
-	batchMin  = 16
-	callUnits = 64_000
+	// batchMax is the most records of one call.
+	batchMax = 256
+	// leastPaid is how many records a call is paid for at least: entering a guest made by Go costs 15,000 units.
+	leastPaid = 64
 	// victimsMax is the most handles of one answer; who asks for more gets the rest from the host's order.
 	victimsMax = 4096
 	// statsMax is the state buffer of a guest that has policy_stats and no saved state.
@@ -147,7 +146,7 @@ func (t *instance) begin(spec eviction.Spec) *Fault {
 	if unknown := abi.GuestFeatures(bits) &^ abi.KnownGuestFeatures; unknown != 0 {
 		return faultf(FaultReturn, abi.Marker, "the guest needs features %#x that this host does not have", uint32(unknown))
 	}
-	config := abi.AppendConfig(nil, abi.HeaderOf(spec, uint32(t.f.batch())), t.f.params)
+	config := abi.AppendConfig(nil, abi.HeaderOf(spec, batchMax), t.f.params)
 	if fault := t.askBuffer(abi.BufferConfig, uint32(len(config)), budget); fault != nil {
 		return fault
 	}
@@ -177,15 +176,9 @@ func (f *Factory) budgetOf(call string) string {
 	return ""
 }
 
-// batch is the most records of one call.
-func (f *Factory) batch() int {
-	return int(max(batchMin, min(batchMax, callUnits/f.cfg.FuelPerEvent)))
-}
-
-// budget is the fuel for a call about n records or handles. Small calls are paid as if they had a full batch:
-// entering a guest made by Go costs 15,000 units.
+// budget is the fuel for a call about n records or handles.
 func (f *Factory) budget(n int) uint64 {
-	return callFuel + max(uint64(n)*f.cfg.FuelPerEvent, callUnits)
+	return callFuel + uint64(max(n, leastPaid))*f.cfg.FuelPerEvent
 }
 
 // initBudget is the fuel of each call of start-up, save and load, and of all RESTORE batches of an instance together:
@@ -202,14 +195,12 @@ type bufferSize struct {
 // buffers are those that a guest with these exports is asked for after init.
 func (f *Factory) buffers() []bufferSize {
 	var out []bufferSize
-	records := f.batch()
 	if f.info.Score {
-		records = max(abi.MaxCandidates+1, records)
 		out = append(out, bufferSize{abi.BufferScores, abi.BufferScores.Size(abi.MaxCandidates)})
 	} else {
 		out = append(out, bufferSize{abi.BufferVictims, abi.BufferVictims.Size(victimsMax)})
 	}
-	out = append(out, bufferSize{abi.BufferEvents, abi.BufferEvents.Size(records)})
+	out = append(out, bufferSize{abi.BufferEvents, abi.BufferEvents.Size(batchMax)})
 	switch {
 	case f.info.State:
 		out = append(out, bufferSize{abi.BufferState, abi.MaxState})
@@ -217,7 +208,7 @@ func (f *Factory) buffers() []bufferSize {
 		out = append(out, bufferSize{abi.BufferState, statsMax})
 	}
 	if f.info.Admit {
-		out = append(out, bufferSize{abi.BufferAdmit, abi.BufferAdmit.Size(f.batch())})
+		out = append(out, bufferSize{abi.BufferAdmit, abi.BufferAdmit.Size(batchMax)})
 	}
 	return out
 }

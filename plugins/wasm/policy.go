@@ -84,7 +84,7 @@ func (p *policy) start() *Fault {
 		e := p.order.Event(h, r)
 		e.Kind, e.NowMS = eviction.Restore, p.order.Now
 		p.pending = append(p.pending, e)
-		if len(p.pending) >= p.f.batch() {
+		if len(p.pending) >= batchMax {
 			fault = p.flush()
 		}
 		return fault == nil
@@ -128,7 +128,7 @@ func (p *policy) Apply(events []eviction.Event) error {
 		}
 		if told && p.guest != nil && !p.f.info.Score {
 			p.pending = append(p.pending, *e)
-			if len(p.pending) >= p.f.batch() {
+			if len(p.pending) >= batchMax {
 				if err := p.handle(p.flush()); err != nil {
 					return err
 				}
@@ -284,7 +284,7 @@ func (p *policy) ask(dst []eviction.Handle, need *eviction.Need) ([]eviction.Han
 			default:
 				p.told.Protected++
 			}
-			if e, ok := p.order.Reject(h, code); ok && len(p.rejects) < p.f.batch() {
+			if e, ok := p.order.Reject(h, code); ok && len(p.rejects) < batchMax {
 				p.rejects = append(p.rejects, e)
 			}
 			continue
@@ -306,7 +306,7 @@ func (p *policy) afterAnswer(strikes int) *Fault {
 		p.strikes = 0
 		return faultf(FaultStrikes, abi.FuncVictims, "named %d victims that were not resident or were named before", n)
 	}
-	if len(p.pending) >= p.f.batch() {
+	if len(p.pending) >= batchMax {
 		return p.flush()
 	}
 	return nil
