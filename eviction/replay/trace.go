@@ -89,7 +89,9 @@ func (t *Trace) MeanSize() uint64 {
 	return max(1, t.Footprint()/uint64(len(t.keys)))
 }
 
-// partial tells whether the last block of request i is not full.
+// Partial tells whether the last block of request i is not full, as far as the trace knows.
+func (t *Trace) Partial(i int) bool { return t.partial(&t.Requests[i]) }
+
 func (t *Trace) partial(r *Request) bool {
 	return t.BlockTokens > 0 && r.Tokens > 0 && uint64(r.Tokens) < uint64(r.n)*uint64(t.BlockTokens)
 }
