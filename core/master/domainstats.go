@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mooncake-agent/mooncake/core/master/aside"
 	"github.com/mooncake-agent/mooncake/eviction"
 )
 
@@ -199,6 +200,11 @@ func (d *domain) ownStats(now int64) DomainStats {
 		x.Admission = d.rule.Refused
 	}
 	x.PolicyMemory = uint64(d.lru.place.n)*9 + d.guard.cache.memoryBytes() + uint64(cap(d.regret.slots))*12
+	if a, ok := d.policy.(*aside.Policy); ok {
+		events, bytes := a.Waiting()
+		x.Backlog += events
+		x.PolicyMemory += bytes
+	}
 	x.Guard = d.guard.stats(now, d.fallen)
 	x.Guard.Alarms = c.alarms.Load()
 	return x

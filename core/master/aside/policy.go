@@ -50,6 +50,11 @@ type Policy struct {
 	closed   bool
 }
 
+var (
+	_ eviction.Policy = (*Policy)(nil)
+	_ eviction.Grower = (*Policy)(nil)
+)
+
 // visit is somebody who wants to see the policy between its calls.
 type visit struct {
 	ctx  context.Context
@@ -214,6 +219,17 @@ func (p *Policy) Visit(ctx context.Context, f func(eviction.Policy)) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Waiting is how many events the policy has not been told yet, and what they and the answers take in bytes.
+func (p *Policy) Waiting() (events int, bytes uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	bytes = uint64(cap(p.queue))*eviction.EventSize + uint64(cap(p.answers.named))*8 + uint64(cap(p.answers.spare))*4
+	for _, a := range p.answers.list {
+		bytes += uint64(cap(a.handles)) * 4
+	}
+	return len(p.queue), bytes
 }
 
 // Close implements eviction.Policy. The goroutine ends after the call that it is in.

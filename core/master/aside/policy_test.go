@@ -262,6 +262,9 @@ func TestTooSlow(t *testing.T) {
 	if err := fill(eviction.Insert, 4096); err != nil || dropped != 2048 {
 		t.Errorf("%v, %d dropped", err, dropped)
 	}
+	if n, bytes := p.Waiting(); n != loss+4096 || bytes < uint64(n)*eviction.EventSize {
+		t.Errorf("%d events wait in %d bytes, want %d", n, bytes, loss+4096)
+	}
 	if err := fill(eviction.Remove, hard); !errors.Is(err, ErrBehind) {
 		t.Errorf("%v", err)
 	}
