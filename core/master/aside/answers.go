@@ -23,12 +23,13 @@ type answer struct {
 	handles []eviction.Handle // 0: taken off since
 	first   int               // all before it are taken off
 	left    int
-	most    int // handles to ask for
+	most    int    // handles to ask for
+	known   bool   // the policy has answered
+	heard   uint64 // how many events it had been told when it did
+	unheard int    // ticks since the host asked
 	// wanted: it is to be asked again. ranOut: it gave out since it was asked last. lasted: it did not since the last tick.
 	// few: the policy named fewer than it was asked for.
 	wanted, ranOut, lasted, few bool
-	asked, heard                uint64 // number of times
-	unheard                     int    // ticks since the host asked
 }
 
 // take appends up to most of what is left. It stays named until an event takes it off.
@@ -176,7 +177,6 @@ func (s *answers) next(resident int) *answer {
 		}
 		a.wanted = false
 		s.wanted--
-		a.asked++
 		if a.ranOut {
 			a.most *= 2
 		}
@@ -187,8 +187,10 @@ func (s *answers) next(resident int) *answer {
 	return nil
 }
 
-// install replaces an answer by a new one. Events that the policy had not heard when it gave it are in since.
-func (s *answers) install(a *answer, handles []eviction.Handle, since []eviction.Event) {
+// install replaces an answer by a new one, given when the policy had been told so many events. Those since then are in
+// since.
+func (s *answers) install(a *answer, handles []eviction.Handle, heard uint64, since []eviction.Event) {
+	a.known, a.heard = true, heard
 	s.spare, a.handles = a.handles, handles
 	a.first, a.left = 0, len(handles)
 	a.few = a.left < a.most
@@ -202,5 +204,4 @@ func (s *answers) install(a *answer, handles []eviction.Handle, since []eviction
 	for i := range since {
 		s.follow(&since[i])
 	}
-	a.heard++
 }

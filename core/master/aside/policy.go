@@ -41,6 +41,7 @@ type Policy struct {
 
 	mu       sync.Mutex // a leaf
 	queue    []eviction.Event
+	pushed   uint64 // events ever
 	visits   []*visit
 	grow     uint32 // largest handle that the policy must take, 0: as it is
 	answers  answers
@@ -92,6 +93,7 @@ func (p *Policy) Apply(events []eviction.Event) error {
 	for i := range events {
 		p.push(&events[i])
 	}
+	p.pushed += uint64(len(events))
 	if len(p.queue) >= hard {
 		p.err = fmt.Errorf("%w: %d events wait", ErrBehind, len(p.queue))
 		p.queue = nil
@@ -165,16 +167,15 @@ func (p *Policy) Victims(dst []eviction.Handle, need eviction.Need) ([]eviction.
 func (p *Policy) Await(ctx context.Context, need eviction.Need) bool {
 	q := question{need.Tenant, need.Segment, need.Flags}
 	p.mu.Lock()
-	from := p.answers.want(q).asked + 1
+	told := p.pushed
 	for {
 		a := p.answers.want(q)
-		if a.left > 0 || a.heard >= from || p.err != nil || p.closed {
+		if a.left > 0 || a.known && a.heard >= told || p.err != nil || p.closed {
+			some := a.left > 0
 			p.mu.Unlock()
-			return a.left > 0
+			return some
 		}
-		if a.asked < from {
-			p.answers.again(a)
-		}
+		p.answers.again(a)
 		answered := p.answered
 		p.mu.Unlock()
 		p.kick()

@@ -26,7 +26,7 @@ func (p *Policy) run() {
 // round tells what waits, lets visitors in and asks one question. It reports that there may be more to do.
 func (p *Policy) round(spare *[]eviction.Event) bool {
 	p.mu.Lock()
-	events, visits, grow := p.queue, p.visits, p.grow
+	events, visits, grow, heard := p.queue, p.visits, p.grow, p.pushed
 	p.queue, p.visits, p.grow = (*spare)[:0], nil, 0
 	if p.closed || p.err != nil {
 		p.mu.Unlock()
@@ -50,7 +50,7 @@ func (p *Policy) round(spare *[]eviction.Event) bool {
 		}
 		close(v.done)
 	}
-	asked, err := p.ask()
+	asked, err := p.ask(heard)
 	if err != nil {
 		p.fail(err)
 		return false
@@ -108,9 +108,8 @@ func (p *Policy) tell(events []eviction.Event, grow uint32) error {
 	return nil
 }
 
-// ask asks one question that is due. The policy has heard all that was taken from the queue; what came since is still
-// in it.
-func (p *Policy) ask() (asked bool, err error) {
+// ask asks one question that is due. The policy has been told so many events; what came since is in the queue.
+func (p *Policy) ask(heard uint64) (asked bool, err error) {
 	p.mu.Lock()
 	a := p.answers.next(p.resident)
 	if a == nil || p.closed {
@@ -130,7 +129,7 @@ func (p *Policy) ask() (asked bool, err error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.answers.install(a, victims, p.queue)
+	p.answers.install(a, victims, heard, p.queue)
 	p.tellAnswered()
 	return true, nil
 }
