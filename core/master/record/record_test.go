@@ -164,21 +164,16 @@ func TestRotation(t *testing.T) {
 	if err := c.Start("x.trace"); err != nil {
 		t.Fatal(err)
 	}
-	events := make([]eviction.Event, 4096)
-	next := uint64(1)
+	next := 0
 	for range 24 {
-		for i := range events {
-			events[i] = eviction.Event{Kind: eviction.Insert, KeyHash: next * 0x9e3779b97f4a7c15, Size: 1024, NowMS: next, Req: uint32(next)}
-			next++
-		}
-		f.r.Offer(events)
+		f.r.Offer(puts(4096, &next))
 	}
 	st, err := c.Stop()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st.Part < 3 || st.Records+st.Dropped != next-1 {
-		t.Errorf("%+v after %d events", st, next-1)
+	if st.Part < 3 || st.Records+st.Dropped != uint64(next) {
+		t.Errorf("%+v after %d events", st, next)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil || len(files) != 2 {
@@ -188,8 +183,8 @@ func TestRotation(t *testing.T) {
 	if len(last) == 0 {
 		last = read(t, filepath.Join(dir, fmt.Sprintf("x-%d.trace", st.Part-1)))
 	}
-	if st.Dropped == 0 && last[len(last)-1].TimeMS != next-1 {
-		t.Errorf("the last record is of %d, want %d", last[len(last)-1].TimeMS, next-1)
+	if st.Dropped == 0 && last[len(last)-1].TimeMS != uint64(next) {
+		t.Errorf("the last record is of %d, want %d", last[len(last)-1].TimeMS, next)
 	}
 }
 
@@ -203,37 +198,93 @@ func (f *fakeStore) Record(r master.Recorder) {
 
 // When nobody writes, what does not fit the ring is dropped and counted, and Offer does not wait.
 func TestFullRing(t *testing.T) {
-	r := &recorder{o: &Options{}, full: make(chan []eviction.Event, ringBuffers), free: make(chan []eviction.Event, ringBuffers)}
-	events := make([]eviction.Event, bufferEvents)
-	for range ringBuffers {
-		r.Offer(events)
+	r, err := newRecorder(&New(&fakeStore{}, Options{PartBytes: 1 << 30}).o, "x")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := r.dropped.Load(); n != 0 {
-		t.Errorf("%d dropped in a ring with room", n)
+	next := 0
+	for r.dropped == 0 {
+		if next > 1<<20 {
+			t.Fatalf("%d events fit", next)
+		}
+		r.Offer(puts(1000, &next))
 	}
-	r.Offer(events[:10])
-	if n := r.dropped.Load(); n != 10 {
-		t.Errorf("%d dropped, want 10", n)
+	if len(r.full) != ringPieces {
+		t.Errorf("dropped with %d of %d pieces in the ring", len(r.full), ringPieces)
 	}
+	if got := r.records + r.dropped + r.pending + uint64(len(r.call)); got != uint64(next) {
+		t.Errorf("%d of %d events are accounted for: %+v", got, next, r.status())
+	}
+	// What is dropped are whole blocks: there is no trace of them in the file, and the rest can be read.
+	dir := t.TempDir()
+	r.path = filepath.Join(dir, "x")
+	tp, err := newTape(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(r.quit)
+	tp.run()
+	if got := read(t, r.path); len(got) != int(r.records) || got[len(got)-1].TimeMS != uint64(next) || r.records+r.dropped != uint64(next) {
+		t.Errorf("%d records in the file, the last of %d: %+v after %d", len(got), got[len(got)-1].TimeMS, r.status(), next)
+	}
+}
+
+// puts is n events of calls of their own.
+func puts(n int, next *int) []eviction.Event {
+	events := make([]eviction.Event, n)
+	for i := range events {
+		*next++
+		events[i] = eviction.Event{Kind: eviction.Insert, KeyHash: uint64(*next) * 0x9e3779b97f4a7c15, Size: 1024, NowMS: uint64(*next), Req: uint32(*next)}
+	}
+	return events
 }
 
 // A disk that fails ends the recording, not the store.
 func TestWriteFails(t *testing.T) {
+	f := &fakeStore{}
+	c := New(f, Options{PartBytes: 1 << 30})
 	path := filepath.Join(t.TempDir(), "x")
-	tw, err := trace.Create(path, trace.Header{})
+	r, err := newRecorder(&c.o, path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tw.Close(); err != nil {
+	tp, err := newTape(r)
+	if err != nil {
 		t.Fatal(err)
 	}
-	r := &recorder{o: &New(&fakeStore{}, Options{PartBytes: 1 << 30}).o, w: tw, full: make(chan []eviction.Event, 1), free: make(chan []eviction.Event, 1)}
-	events := make([]eviction.Event, 20000)
-	for i := range events {
-		events[i] = eviction.Event{Kind: eviction.Insert, KeyHash: uint64(i) + 1, Req: uint32(i) + 1}
+	if err := tp.file.Close(); err != nil {
+		t.Fatal(err)
 	}
-	r.take(events) // the file is closed: writing fails
-	if r.status().Error == "" || r.dropped.Load() == 0 {
-		t.Errorf("%+v", r.status())
+	next := 0
+	r.Offer(puts(20_000, &next))
+	tp.empty()
+	r.Offer(puts(1000, &next))
+	close(r.quit)
+	tp.run()
+	if st := r.status(); !strings.Contains(st.Error, "closed") || st.Records != 0 || st.Dropped != uint64(next) {
+		t.Errorf("%+v after %d events", st, next)
+	}
+}
+
+// A call that comes in pieces is one call.
+func TestPieces(t *testing.T) {
+	f := &fakeStore{}
+	c := New(f, Options{Dir: t.TempDir(), PartBytes: 1 << 30, Parts: 1})
+	if err := c.Start("x"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 6 { // deepest first; the last two are another call
+		f.r.Offer([]eviction.Event{{Kind: eviction.Insert, KeyHash: uint64(6 - i), Size: 1, Req: uint32(i/4) + 1}})
+	}
+	st, err := c.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range read(t, st.File) {
+		got = append(got, fmt.Sprintf("%d<%d", r.Key, r.Parent))
+	}
+	if s := strings.Join(got, " "); s != "3<0 4<3 5<4 6<5 1<0 2<1" {
+		t.Errorf("recorded %s", s)
 	}
 }
