@@ -65,6 +65,11 @@ type request struct {
 	fresh  []fresh
 }
 
+func (r *request) begin(e *eviction.Event) {
+	r.number, r.added, r.fresh = e.Req, e.Added, r.fresh[:0]
+	r.known, r.turn, r.reuse = false, 0, 0
+}
+
 // fresh is a block of the present request that was never seen before.
 type fresh struct {
 	key  uint64
@@ -78,7 +83,7 @@ func (a *adaptive) Before(e *eviction.Event) {
 	switch e.Kind {
 	case eviction.Insert, eviction.Access:
 		if e.Req != a.req.number || e.Req == 0 {
-			a.req = request{number: e.Req, added: e.Added, fresh: a.req.fresh[:0]}
+			a.req.begin(e)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package adaptive
 
 import (
 	"math"
+	"math/bits"
 
 	"github.com/mooncake-agent/mooncake/eviction"
 	"github.com/mooncake-agent/mooncake/eviction/order"
@@ -13,6 +14,7 @@ type queue struct {
 	lists  order.ListsOf[member]
 	oldest [groups * groupSize]oldest // by class
 	best   [groups]best
+	some   uint16 // groups that may have members, by bit
 }
 
 // member is what is known of one: class in bits 0..7, past in 8..15, ms of the last use above. With the links
@@ -47,6 +49,8 @@ const (
 	groupSize = 8
 	groups    = (classes + groupSize - 1) / groupSize
 )
+
+var _ [16 - groups]struct{} // queue.some has a bit for each
 
 // best is what worst last found in a group.
 type best struct {
@@ -85,6 +89,7 @@ func (q *queue) join(class uint8) {
 	o := &q.oldest[class]
 	if o.count++; o.count == 1 {
 		q.changed(class)
+		q.some |= 1 << (class / groupSize)
 	}
 }
 
@@ -125,7 +130,8 @@ func (q *queue) setPast(h eviction.Handle, past uint8) {
 // are equal; if none is so old, the oldest of all; 0 if there is none.
 func (q *queue) worst(t *table, now, horizon uint64) eviction.Handle {
 	lowest := -1
-	for g := range q.best {
+	for some := q.some; some != 0; some &= some - 1 {
+		g := bits.TrailingZeros16(some)
 		b := &q.best[g]
 		if now >= b.until || horizon < b.from || horizon > b.to {
 			q.compare(g, t, now, horizon)
@@ -135,7 +141,8 @@ func (q *queue) worst(t *table, now, horizon uint64) eviction.Handle {
 		}
 	}
 	if lowest < 0 {
-		for g := range q.best {
+		for some := q.some; some != 0; some &= some - 1 {
+			g := bits.TrailingZeros16(some)
 			if c := int(q.best[g].old); c >= 0 && (lowest < 0 || q.oldest[c].used < q.oldest[lowest].used) {
 				lowest = c
 			}
@@ -177,6 +184,9 @@ func (q *queue) compare(g int, t *table, now, horizon uint64) {
 		}
 	}
 	q.best[g] = b
+	if b.old < 0 {
+		q.some &^= 1 << g
+	}
 }
 
 func (q *queue) look(c int, t *table, now uint64) {

@@ -174,7 +174,7 @@ func TestPlacesOverflow(t *testing.T) {
 			t.Fatalf("pair %d got id %d although the ids are used up", i, id)
 		}
 	}
-	if !p.match(crowd, &eviction.Need{Tenant: 3, Segment: 4}) {
+	if !p.match(crowd, 3, 4) {
 		t.Error("an object without a place of its own must match every question")
 	}
 }

@@ -305,7 +305,9 @@ func (p *Policy) Victims(dst []eviction.Handle, need eviction.Need) ([]eviction.
 		return dst, nil
 	}
 	w := &p.walk
-	*w = Walk{dst: dst, left: need.Max, need: need, p: p, any: need.Tenant == eviction.AnyTenant && need.Segment == 0}
+	// Field by field: a literal is put together elsewhere and copied, which waits for its small parts.
+	w.dst, w.left, w.skips, w.p = dst, need.Max, 0, p
+	w.tenant, w.segment, w.any = need.Tenant, need.Segment, need.Tenant == eviction.AnyTenant && need.Segment == 0
 	p.order.Victims(w)
 	if w.left > 0 && p.hasAside {
 		p.walkAside(w, refusedList)

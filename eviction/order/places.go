@@ -48,25 +48,25 @@ func (p *places) find(e *eviction.Event) uint16 {
 	return id
 }
 
-func (p *places) match(meta uint16, need *eviction.Need) bool {
+func (p *places) match(meta uint16, tenant, segment uint32) bool {
 	id := meta & placeMask
 	if id == crowd {
 		return true
 	}
 	at := p.known[id]
-	return (need.Tenant == eviction.AnyTenant || need.Tenant == at.tenant) &&
-		(need.Segment == 0 || at.segment == 0 || need.Segment == at.segment)
+	return (tenant == eviction.AnyTenant || tenant == at.tenant) && (segment == 0 || at.segment == 0 || segment == at.segment)
 }
 
 // Walk collects the answer to one question. An [Order] offers handles, best victim first, until Offer
 // says false.
 type Walk struct {
-	dst   []eviction.Handle
-	left  int
-	skips int
-	any   bool
-	need  eviction.Need
-	p     *Policy
+	dst     []eviction.Handle
+	left    int
+	skips   int
+	any     bool // tenant and segment
+	tenant  uint32
+	segment uint32
+	p       *Policy
 }
 
 // A question for a tenant or segment that has nothing near the cold end must not walk millions of handles:
@@ -75,7 +75,7 @@ const maxSkips = 1 << 14
 
 // Offer names h as the next best victim and reports whether more are wanted.
 func (w *Walk) Offer(h eviction.Handle) bool {
-	if !w.any && !w.p.places.match(w.p.meta[h], &w.need) {
+	if !w.any && !w.p.places.match(w.p.meta[h], w.tenant, w.segment) {
 		w.skips++
 		return w.skips < maxSkips
 	}
