@@ -135,7 +135,7 @@ const (
 	// that all is still in its first cache when it is used.
 	ahead = 32
 	// fetchFrom is the number of handles from which on an order is not in the processor's own caches anyway.
-	fetchFrom = 1 << 14
+	fetchFrom = 1 << 16
 )
 
 // Apply implements eviction.Policy.
