@@ -22,7 +22,7 @@ func BenchmarkGuests(b *testing.B) {
 	for _, name := range []string{Native, "lru", "lru-c", "lru-rust", "score-c"} {
 		b.Run(name, func(b *testing.B) { benchGuest(b, benchPolicy(b, name)) })
 	}
-	for _, name := range []string{"spin", "spin_victims", "slow", "recurse", "grab_memory", "trap", "too_many", "unknown", "duplicate", "none", "moody"} {
+	for _, name := range []string{"spin", "spin_victims", "slow", "recurse", "grab_memory", "trap", "too_many", "unknown", "duplicate", "leased", "none", "moody"} {
 		b.Run("bad="+name, func(b *testing.B) {
 			benchGuest(b, Policy{Name: name, Factory: openGuest(b, filepath.Join("..", "..", "plugins", "wasm", "testdata", name+".wasm")), Guard: "off"})
 		})

@@ -30,6 +30,7 @@ func TestHostileGuests(t *testing.T) {
 		"unknown":      {"strikes", ""},
 		"removed":      {"strikes", ""},
 		"duplicate":    {"strikes", ""},
+		"leased":       {"", "running"},
 		"none":         {"", "running"},
 		"moody":        {"", "running"},
 	} {
@@ -64,7 +65,7 @@ func TestHostileGuests(t *testing.T) {
 			// How often a guest is asked, and how much of its answer is wrong, depends on how the machine runs the two.
 			answered := func() bool {
 				d := s.Policies()[0]
-				return strings.Contains(d.Fault, want.fault) && (want.state == "" || d.State == want.state)
+				return strings.Contains(d.Fault, want.fault) && (want.state == "" || d.State == want.state) && (name != "leased" || d.Refused["leased"] > 0)
 			}
 			var stored, full atomic.Int64
 			var wg sync.WaitGroup
@@ -111,6 +112,9 @@ func TestHostileGuests(t *testing.T) {
 			if d.Policy != name || !strings.Contains(d.Fault, want.fault) || want.state == "running" && d.Fault != "" {
 				t.Errorf("%s: last fault %q, want kind %q", d.Policy, d.Fault, want.fault)
 			}
+			if name == "leased" && d.Refused["leased"] == 0 {
+				t.Error("no leased victim was refused")
+			}
 			if want.state != "" && d.State != want.state {
 				t.Errorf("the domain is %s, want %s", d.State, want.state)
 			}
@@ -127,5 +131,60 @@ func TestHostileGuests(t *testing.T) {
 			}
 			s.check()
 		})
+	}
+}
+
+// Modules that cannot start, offered to a store under load: the policy in force stays and serves, and the error says
+// what is wrong.
+func TestGuestsThatDoNotStartUnderLoad(t *testing.T) {
+	s := newStore(t, func(o *Options) {
+		o.Clock = nil
+		o.Config.LeaseTTL, o.Config.ClientTTL = time.Millisecond, time.Hour
+		o.Policies = policies("lru")
+	})
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.mount(0, mib, clientA)
+	var stop atomic.Bool
+	var stored atomic.Int64
+	var wg sync.WaitGroup
+	for w := range 2 {
+		wg.Go(func() {
+			for i := 0; !stop.Load(); i++ {
+				key := fmt.Sprintf("w%d-%d", w, i)
+				if _, code := s.start(clientA, key, 30_000); code != wire.OK {
+					t.Errorf("put: %v", code)
+					return
+				}
+				s.end(clientA, key)
+				stored.Add(1)
+			}
+		})
+	}
+	for name, want := range map[string]string{
+		"start_spin":        "start: out_of_fuel",
+		"init_spin":         "policy_init: out_of_fuel",
+		"init_recurse":      "policy_init: stack_overflow",
+		"init_refuses":      "refused to start with code 7",
+		"buffer_outside":    "policy_buffer: bad_buffer",
+		"buffer_misaligned": "is not a multiple of 8",
+	} {
+		before := stored.Load()
+		waitFor(t, func() bool { return stored.Load() > before+10 })
+		err := s.SetPolicy(anyTenant, Policy{Name: name, Factory: openGuest(t, filepath.Join("..", "..", "plugins", "wasm", "testdata", name+".wasm"))})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "the old policy stays") {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+		if d := s.Policies()[0]; d.Policy != "lru" || d.State != "running" || d.Faults != 0 {
+			t.Errorf("after %s: %s is %s with %d faults", name, d.Policy, d.State, d.Faults)
+		}
+	}
+	before := stored.Load()
+	waitFor(t, func() bool { return stored.Load() > before+10 })
+	stop.Store(true)
+	wg.Wait()
+	if s.Counters().EvictedKeys.Load() == 0 {
+		t.Error("nothing was evicted")
 	}
 }

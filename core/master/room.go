@@ -78,11 +78,12 @@ func (s *Service) squeeze(seen *tally, now int64, most int, enough func() bool, 
 		if d.evict(&k, seen) && !scattered || enough() {
 			return true
 		}
-		if g := s.roomiest(q.size, now); scattered && g != nil {
-			k.segment, k.enough = g, enough
-			return d.evict(&k, seen)
+		if !scattered {
+			return false
 		}
-		return false
+		// Or others took what was freed; without a segment to look at it goes on everywhere.
+		k.segment, k.enough = s.roomiest(q.size, now), enough
+		return d.evict(&k, seen)
 	}
 	var own *tenant
 	if q != nil {

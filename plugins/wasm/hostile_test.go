@@ -42,6 +42,7 @@ func TestHostileGuests(t *testing.T) {
 				t.Error("no strikes for duplicates")
 			}
 		}},
+		"leased": {"", eviction.GuestRunning, nil},
 		"none":   {"", eviction.GuestRunning, nil},
 		"moody":  {"", eviction.GuestRunning, nil},
 		"chatty": {"", eviction.GuestRunning, nil},
