@@ -131,9 +131,7 @@ func benchGuest(b *testing.B, p Policy) {
 	b.ReportMetric(float64(used.Nanoseconds())/float64(len(get)+len(put)), "cpu-ns/op")
 	d := s.Policies()[0]
 	b.ReportMetric(float64(int(d.Faults)+before+guestFaults(&d)), "faults")
-	if d.Evicted > 0 {
-		b.ReportMetric(100*float64(d.Fallbacks)/float64(d.Evicted), "%built-in")
-	}
+	b.ReportMetric(100*float64(d.Fallbacks)/float64(max(1, d.Evicted)), "%built-in")
 	if g := d.Supervision; g != nil && strings.HasPrefix(p.Name, "lru") && g.State != eviction.GuestRunning {
 		b.Fatal(g.Fault)
 	}
