@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -67,9 +68,11 @@ func FuzzDecodeEvent(f *testing.F) {
 }
 
 func TestKeyHash(t *testing.T) {
-	for _, c := range []struct {
-		tenant, key string
-	}{{"default", "k1"}, {"default", "k2"}, {"", ""}, {"defaul", "tk1"}} {
+	cases := []struct{ tenant, key string }{{"default", "k1"}, {"default", "k2"}, {"", ""}, {"defaul", "tk1"}}
+	for n := 180; n < 200; n++ {
+		cases = append(cases, struct{ tenant, key string }{"default", strings.Repeat("k", n)})
+	}
+	for _, c := range cases {
 		if got, want := KeyHash(c.tenant, c.key), xxhash.Sum64String(c.tenant+"\x00"+c.key); got != want {
 			t.Errorf("KeyHash(%q, %q) = %x, want %x", c.tenant, c.key, got, want)
 		}
