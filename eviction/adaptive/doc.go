@@ -20,7 +20,7 @@
 // docs/eviction.md has the figures and the designs that were tried and dropped.
 //
 // Use it everywhere, unless order must be explainable (lru). Below some hundreds of blocks it has too little to
-// learn from and behaves like lru. Config keys: known. Memory: 50 bytes a handle with known = 8, and 2 MB.
+// learn from and behaves like lru. Config keys: known. Memory: 50 bytes a handle with known = 8, and 2.6 MB.
 //
 // Ideas: J. C. Gittins, "Bandit processes and dynamic allocation indices", J. R. Statist. Soc. B 41(2), 1979;
 // N. Beckmann, H. Chen, A. Cidon, "LHD: improving cache hit rate by maximizing hit density", USENIX NSDI 2018;
