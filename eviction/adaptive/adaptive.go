@@ -52,6 +52,7 @@ type adaptive struct {
 	sample *sample
 	blocks uint64 // that the sample was sized for
 	now    uint64
+	oldest uint64 // no resident block was last used before
 	req    request
 }
 
@@ -205,7 +206,10 @@ func (a *adaptive) Remove(e *eviction.Event, evicted bool) {
 }
 
 func (a *adaptive) Victims(w *order.Walk) {
-	h := a.queue.worst(a.sample.table, a.now, a.sample.horizon())
+	h := a.forgotten()
+	if h == 0 {
+		h = a.queue.worst(a.sample.table, a.now, a.sample.horizon())
+	}
 	if h == 0 || !w.Offer(h) {
 		return
 	}
@@ -216,6 +220,26 @@ func (a *adaptive) Victims(w *order.Walk) {
 			}
 		}
 	}
+}
+
+// forgotten returns the oldest block if the sample has no keys as old as that any more, else 0. The shadow caches
+// have lost such blocks, so the policy's account would be wrong if it kept them.
+func (a *adaptive) forgotten() eviction.Handle {
+	since := a.sample.since()
+	if since <= a.oldest {
+		return 0
+	}
+	var h eviction.Handle
+	a.oldest = a.now
+	for c := range classes {
+		if o := a.queue.lists.Back(c); o != 0 && a.queue.lists.Of(o).used() < a.oldest {
+			h, a.oldest = o, a.queue.lists.Of(o).used()
+		}
+	}
+	if a.oldest >= since {
+		return 0
+	}
+	return h
 }
 
 // Fetch implements order.Fetcher.

@@ -89,7 +89,14 @@ func (s *sample) use(key uint64, req uint32, class uint8, now uint64) uint32 {
 	}
 	slot = s.keys.Add(0, key)
 	s.hedge.judge(s, slot, req)
+	if class == partial {
+		s.hedge.endUses++
+		s.hedge.endHits += float64(s.in[slot] >> lru & 1)
+	}
+	n := s.missing(slot)
+	s.count(slot, -n)
 	s.class[slot], s.last[slot], s.bin[slot] = class, now, 0
+	s.count(slot, n)
 	s.enterLRU(slot)
 	s.enter(index, slot, now, math.MaxUint64)
 	s.enter(self, slot, now, s.horizon())
@@ -145,7 +152,7 @@ func (s *sample) mark(i int, slot uint32) {
 	before := s.missing(slot)
 	s.in[slot] |= 1 << i
 	s.n[i]++
-	s.hedge.missing += s.missing(slot) - before
+	s.count(slot, s.missing(slot)-before)
 }
 
 func (s *sample) unmark(i int, slot uint32) {
@@ -153,7 +160,15 @@ func (s *sample) unmark(i int, slot uint32) {
 	s.in[slot] &^= 1 << i
 	s.left[i][slot] = s.hedge.req
 	s.n[i]--
-	s.hedge.missing += s.missing(slot) - before
+	s.count(slot, s.missing(slot)-before)
+}
+
+// count tells the hedge that a slot is missing, or is no more.
+func (s *sample) count(slot uint32, n int) {
+	s.hedge.missing += n
+	if s.class[slot] == partial {
+		s.hedge.ends += n
+	}
 }
 
 // missing is 1 if lru holds what self has given up.
@@ -177,6 +192,14 @@ func (s *sample) horizon() uint64 {
 }
 
 func (s *sample) full() bool { return s.keys.Len() == len(s.class)-1 }
+
+// since is how far back all sampled keys are remembered.
+func (s *sample) since() uint64 {
+	if !s.full() {
+		return 0
+	}
+	return s.last[s.keys.Oldest(0)]
+}
 
 // age counts the bins that a slot has reached since it was counted last.
 func (s *sample) age(slot uint32, now uint64) {
@@ -230,9 +253,25 @@ func (s *sample) tabulate() {
 			s.table[c][b] = (s.table[c][b] + s.coarse[c][b]) / 2
 		}
 	}
+	s.table.keepHeads()
 	s.queues[index].tableChanged()
 	s.queues[self].tableChanged()
 	s.changed = true
+}
+
+// keepHeads lets no block have a lower index than one below it in its chain, which is of no use without it. That one
+// was used no more often and no later, so it is of a class with fewer uses, at the same or a greater age.
+func (t *table) keepHeads() {
+	for c := range partial {
+		if _, _, reuse := features(c); reuse == 0 {
+			continue
+		}
+		below := float32(0)
+		for b := ageBins - 1; b >= 0; b-- {
+			below = max(below, t[c-1][b])
+			t[c][b] = max(t[c][b], below)
+		}
+	}
 }
 
 func (s *sample) memoryBytes() uint64 {
