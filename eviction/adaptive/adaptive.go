@@ -208,7 +208,7 @@ func (a *adaptive) Remove(e *eviction.Event, evicted bool) {
 func (a *adaptive) Victims(w *order.Walk) {
 	h := a.forgotten()
 	if h == 0 {
-		h = a.queue.worst(a.sample.table, a.now, a.sample.horizon())
+		h = a.queue.victim(a.sample.table, a.now, a.sample.horizon())
 	}
 	if h == 0 || !w.Offer(h) {
 		return

@@ -3,6 +3,8 @@ package adaptive
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/mooncake-agent/mooncake/eviction"
 )
 
 // TestKeepHeads checks that what is used more often is worth no less, at its age and at all that are younger.
@@ -32,6 +34,26 @@ func TestKeepHeads(t *testing.T) {
 				t.Fatalf("class %d, bin %d: index %v, want %v", c, b, got[c][b], want)
 			}
 		}
+	}
+}
+
+// TestEndGoesFirst checks that of one request the partial block goes first, whatever the index says.
+func TestEndGoesFirst(t *testing.T) {
+	q := newQueue(4)
+	var tab table
+	for b := range ageBins {
+		tab[partial][b] = 1
+	}
+	q.push(1, partial, 10)
+	q.push(2, 3, 10)
+	q.push(3, 2, 10)
+	q.push(4, partial, 11)
+	for _, want := range []eviction.Handle{1, 3, 2, 4} {
+		got := q.victim(&tab, 20, 0)
+		if got != want {
+			t.Fatalf("handle %d goes first, want %d", got, want)
+		}
+		q.remove(got)
 	}
 }
 

@@ -24,6 +24,7 @@ func TestTrafficThatTurns(t *testing.T) {
 		{"changes", 5030, 35_505, 935},
 		{"changes", 7052, 43_210, 788},
 		{"alternate", 7003, 44_352, 711}, // the first block of a chain went before its last
+		{"mixed", 9052, 30_431, 34},      // as lru, but for partial blocks, which went last
 		{"changes", 8018, 72_817, 2317},  // what the sample had forgotten was kept
 	} {
 		t.Run(fmt.Sprintf("%s %d", c.family, c.seed), func(t *testing.T) {

@@ -116,10 +116,20 @@ func (s *sample) enter(i int, slot uint32, now, horizon uint64) {
 		return
 	}
 	for s.n[i] > 0 && s.n[i] >= s.room {
-		s.leave(i, uint32(q.worst(s.table, now, horizon)))
+		s.leave(i, uint32(q.victim(s.table, now, horizon)))
 	}
 	s.mark(i, slot)
 	q.push(eviction.Handle(slot), s.class[slot], now)
+}
+
+// victim is the member that goes first. Of the blocks of one request that is the one at the end that is not full: the
+// others are of use without it, it is of none without them.
+func (q *queue) victim(t *table, now, horizon uint64) eviction.Handle {
+	h := q.worst(t, now, horizon)
+	if end := q.lists.Back(partial); h != 0 && end != 0 && q.lists.Of(end).used() == q.lists.Of(h).used() {
+		return end
+	}
+	return h
 }
 
 func (s *sample) leave(i int, slot uint32) {
