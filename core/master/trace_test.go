@@ -135,8 +135,8 @@ func TestStoreReachesTheSimulator(t *testing.T) {
 	for _, p := range []point{
 		{Native, 5000, 11.1, 11.18, false}, {Native, 10000, 21.1, 21.16, false}, {Native, 20000, 28.7, 28.78, false}, {Native, 50000, 35.4, 35.46, false},
 		{"lru", 5000, 11.1, 11.18, false},
-		{"adaptive", 5000, 17.0, 16.68, false}, {"adaptive", 10000, 23.0, 22.84, false}, {"adaptive", 20000, 30.0, 29.79, false}, {"adaptive", 50000, 35.4, 35.51, false},
-		{"adaptive", 5000, 17.0, 17.33, true}, {"adaptive", 10000, 23.0, 23.21, true}, {"adaptive", 20000, 30.0, 30.20, true}, {"adaptive", 50000, 35.4, 35.52, true},
+		{"adaptive", 5000, 17.0, 16.86, false}, {"adaptive", 10000, 23.0, 22.96, false}, {"adaptive", 20000, 30.0, 29.62, false}, {"adaptive", 50000, 35.4, 35.52, false},
+		{"adaptive", 5000, 17.0, 17.27, true}, {"adaptive", 10000, 23.0, 23.27, true}, {"adaptive", 20000, 30.0, 30.27, true}, {"adaptive", 50000, 35.4, 35.52, true},
 	} {
 		t.Run(fmt.Sprintf("%s %d tails %v", p.policy, p.blocks, p.tails), func(t *testing.T) {
 			if raceDetector && (p.blocks != 5000 || p.policy != Native) {
@@ -146,8 +146,12 @@ func TestStoreReachesTheSimulator(t *testing.T) {
 			got := 100 * c.replay(trace, p.tails)
 			d := c.Policies()[0]
 			t.Logf("prefix hit %.2f %%, goal %.1f, simulator %.2f; evicted %d, regret %d, guard %+v", got, p.goal, p.simulator, d.Evicted, d.Regret, d.Guard)
-			if got < p.goal-0.5 || p.tails && got < p.goal {
-				t.Errorf("prefix hit %.2f %%, want %.1f within half a point, with tails all of it", got, p.goal)
+			least := p.goal - 0.5
+			if p.tails {
+				least = p.goal - 0.05 // rounded
+			}
+			if got < least {
+				t.Errorf("prefix hit %.2f %%, want at least %.2f", got, least)
 			}
 			if got < p.simulator-0.5 || got > p.simulator+0.5 {
 				t.Errorf("prefix hit %.2f %%, the simulator says %.2f", got, p.simulator)
