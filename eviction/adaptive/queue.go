@@ -154,6 +154,16 @@ func (q *queue) worst(t *table, now, horizon uint64) eviction.Handle {
 	return q.lists.Back(lowest)
 }
 
+// victim is the member that goes first. Of the blocks of one request that is the one at the end that is not full: the
+// others are of use without it, it is of none without them.
+func (q *queue) victim(t *table, now, horizon uint64) eviction.Handle {
+	h := q.worst(t, now, horizon)
+	if end := q.lists.Back(partial); h != 0 && end != 0 && q.lists.Of(end).used() == q.lists.Of(h).used() {
+		return end
+	}
+	return h
+}
+
 // before tells whether o is to go before w.
 func (o *oldest) before(w *oldest) bool {
 	return o.index < w.index || o.index == w.index && o.used < w.used

@@ -122,16 +122,6 @@ func (s *sample) enter(i int, slot uint32, now, horizon uint64) {
 	q.push(eviction.Handle(slot), s.class[slot], now)
 }
 
-// victim is the member that goes first. Of the blocks of one request that is the one at the end that is not full: the
-// others are of use without it, it is of none without them.
-func (q *queue) victim(t *table, now, horizon uint64) eviction.Handle {
-	h := q.worst(t, now, horizon)
-	if end := q.lists.Back(partial); h != 0 && end != 0 && q.lists.Of(end).used() == q.lists.Of(h).used() {
-		return end
-	}
-	return h
-}
-
 func (s *sample) leave(i int, slot uint32) {
 	if s.in[slot]>>i&1 != 0 {
 		s.unmark(i, slot)

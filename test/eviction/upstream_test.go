@@ -23,6 +23,7 @@ var (
 
 const (
 	block     = 1 << 10 // bytes; no allocator rounds it
+	tail      = 1000    // bytes of a block that is not full; it takes the room of one that is
 	traceFile = "../../eviction/replay/testdata/conversation.trace"
 	patience  = 5 * time.Minute
 )
@@ -90,7 +91,8 @@ const (
 	tries     = 100
 )
 
-func (e *engine) request(keys []string) (prefix int) {
+// request serves one request; partial is the key of a block that is not full, "" if there is none.
+func (e *engine) request(keys []string, partial string) (prefix int) {
 	there := call(e, wire.BatchExistKey, &wire.KeysRequest{Keys: keys, Tenant: wire.DefaultTenant})
 	for prefix < len(keys) && there[prefix].Value {
 		prefix++
@@ -108,8 +110,12 @@ func (e *engine) request(keys []string) (prefix int) {
 	for try := 0; len(rest) > 0; try++ {
 		put := wire.BatchPutStartRequest{Client: e.id, Keys: rest, Config: wire.ReplicateConfig{Replicas: 1}, Tenant: wire.DefaultTenant}
 		end := wire.BatchPutEndRequest{Client: e.id, Type: wire.ReplicaAll, Tenant: wire.DefaultTenant}
-		for range rest {
-			put.Lengths = append(put.Lengths, block)
+		for _, k := range rest {
+			size := uint64(block)
+			if k == partial {
+				size = tail
+			}
+			put.Lengths = append(put.Lengths, size)
 		}
 		var again []string
 		for i, r := range call(e, wire.BatchPutStart, &put) {
@@ -145,8 +151,8 @@ func (e *engine) request(keys []string) (prefix int) {
 	return prefix
 }
 
-// run replays the trace and returns the prefix hit in percent.
-func (e *engine) run(t *replay.Trace, most int) float64 {
+// run replays the trace and returns the prefix hit in percent. With tails blocks that are not full are put as such.
+func (e *engine) run(t *replay.Trace, most int, tails bool) float64 {
 	prefix, asked := 0, 0
 	for i := range t.Requests {
 		if most > 0 && i == most {
@@ -157,7 +163,11 @@ func (e *engine) run(t *replay.Trace, most int) float64 {
 		for j, b := range chain {
 			keys[j] = "block-" + strconv.Itoa(int(b))
 		}
-		prefix += e.request(keys)
+		partial := ""
+		if tails && t.Partial(i) {
+			partial = keys[len(keys)-1]
+		}
+		prefix += e.request(keys, partial)
 		asked += len(keys)
 	}
 	return 100 * float64(prefix) / float64(asked)
@@ -178,26 +188,27 @@ func TestBesideUpstream(t *testing.T) {
 			t.Fatalf("-sizes: %v", err)
 		}
 		hits := map[string]float64{}
-		for _, who := range []string{"upstream", "native", "adaptive"} {
+		for _, who := range []string{"upstream", "native", "adaptive", "adaptive, tails"} {
+			policy, tails := strings.CutSuffix(who, ", tails")
 			t.Run(fmt.Sprintf("%s %d", who, blocks), func(t *testing.T) {
 				var m *testenv.StoreMaster
 				if who == "upstream" {
 					m = testenv.StartWheelMaster(t, wheel, "--default_kv_lease_ttl=1")
 				} else {
-					m = testenv.StartMaster(t, append([]string{"--eviction_policy=" + who}, ours...)...)
+					m = testenv.StartMaster(t, append([]string{"--eviction_policy=" + policy}, ours...)...)
 				}
 				e := newEngine(t, m.Addr, blocks)
 				start := time.Now()
-				hits[who] = e.run(trace, *requests)
+				hits[who] = e.run(trace, *requests, tails)
 				t.Logf("prefix hit %.2f %%, %d puts had to wait for room, %d got none, %v", hits[who], e.waited, e.lost, time.Since(start).Round(time.Second))
 			})
 		}
-		fmt.Fprintf(&table, "| %d | %.2f | %.2f | %.2f |\n", blocks, hits["upstream"], hits["native"], hits["adaptive"])
-		for _, who := range []string{"native", "adaptive"} {
+		fmt.Fprintf(&table, "| %d | %.2f | %.2f | %.2f | %.2f |\n", blocks, hits["upstream"], hits["native"], hits["adaptive"], hits["adaptive, tails"])
+		for _, who := range []string{"native", "adaptive", "adaptive, tails"} {
 			if hits[who] < hits["upstream"]-0.3 {
 				t.Errorf("%s at %d blocks hits %.2f %%, upstream %.2f", who, blocks, hits[who], hits["upstream"])
 			}
 		}
 	}
-	t.Logf("prefix hit in percent\n| blocks | upstream | ours, lru | ours, adaptive |\n|---|---|---|---|\n%s", table.String())
+	t.Logf("prefix hit in percent\n| blocks | upstream | ours, lru | ours, adaptive | with partial blocks |\n|---|---|---|---|---|\n%s", table.String())
 }
