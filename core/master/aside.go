@@ -71,14 +71,17 @@ func (d *domain) await(need eviction.Need) bool {
 // renew makes an instance of a policy that works aside where there is none: the first, or one after a fault whose time
 // has come.
 func (d *domain) renew(now int64) {
+	if !d.changing.TryLock() {
+		return
+	}
+	defer d.changing.Unlock()
 	d.mu.Lock()
 	due := d.outside && d.policy == nil && !d.fallen && now >= d.retryAt
 	rule := d.rule
 	d.mu.Unlock()
-	if !due || !d.changing.TryLock() {
+	if !due {
 		return
 	}
-	defer d.changing.Unlock()
 	err := d.replace(rule, 0, false)
 	d.mu.Lock()
 	defer d.mu.Unlock()

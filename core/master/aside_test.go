@@ -137,6 +137,23 @@ func TestVictimsNamedAhead(t *testing.T) {
 	s.check()
 }
 
+// A victim that is read after it was named stays, and that is counted once, whoever had named it to whom.
+func TestNamedAheadAndUsed(t *testing.T) {
+	s := lifoStore(t, &lifoFactory{}, nil)
+	s.heard(t)
+	s.put("new0", mib) // k15 goes, the store has taken k14, k13 and k12 along
+	if _, code := s.get("k14"); code != wire.OK {
+		t.Fatal(code)
+	}
+	s.clock.Add(1) // its lease is over
+	s.put("new1", mib)
+	s.heard(t)
+	if d := s.Policies()[0]; !s.there("k14") || s.there("k13") || d.Refused["used"] != 1 {
+		t.Errorf("missing %s, %d used", s.missing(16), d.Refused["used"])
+	}
+	s.check()
+}
+
 // While a policy from outside is held up in a call, whatever it is, puts find room by the built-in order, policies can
 // be changed, and the master ends.
 func TestNoPutWaitsForAPolicyFromOutside(t *testing.T) {

@@ -203,7 +203,7 @@ func (s *Service) emitMoved(sh *shard, o *object, now int64) {
 
 // reject tells why a victim was not taken.
 func (d *domain) reject(sh *shard, o *object, h eviction.Handle, code eviction.Code, now int64) {
-	if !d.told.Load() {
+	if !d.told.Load() || code == eviction.CodeUsed && d.outside {
 		return
 	}
 	if code == codeProbed {

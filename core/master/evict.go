@@ -399,7 +399,9 @@ func (d *domain) refusal(sh *shard, n uint32, o *object, q *query, t *tally) (co
 	}
 	if q.asked != 0 && o.touched == q.asked {
 		t.used++
-		d.refuse(refusedUsed)
+		if !d.outside {
+			d.refuse(refusedUsed) // else it is counted and told when the policy hears of the read
+		}
 		return eviction.CodeUsed, 0
 	}
 	there, free := false, false

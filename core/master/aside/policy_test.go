@@ -163,9 +163,11 @@ func TestQuestions(t *testing.T) {
 	if v := named(t, p, tenant); !slices.Equal(v, upTo(4)) {
 		t.Error(v)
 	}
-	if n := f.needs[len(f.needs)-1]; n.Tenant != 7 || n.Segment != 3 || n.Flags != eviction.NeedSoftPins {
-		t.Errorf("asked %+v", n)
+	f.mu.Lock()
+	if !slices.Contains(f.needs, eviction.Need{Max: 4, Tenant: 7, Segment: 3, Flags: eviction.NeedSoftPins}) {
+		t.Errorf("asked %+v", f.needs)
 	}
+	f.mu.Unlock()
 	for range forgetAfter + 2 {
 		tell(t, p, eviction.Tick, 0)
 	}
@@ -324,5 +326,28 @@ func TestAwaitNobody(t *testing.T) {
 	tell(t, p, eviction.Insert, 1)
 	if v := named(t, p, anyone); !slices.Equal(v, upTo(1)) {
 		t.Error(v)
+	}
+}
+
+// Whoever waits when the policy is closed is sent away, not left to a deadline.
+func TestCloseEndsWaits(t *testing.T) {
+	for range 200 {
+		f := &fake{}
+		p := started(t, f, Options{})
+		done := make(chan error, 2)
+		ctx := soon(t)
+		go func() { done <- p.Visit(ctx, func(eviction.Policy) {}) }()
+		go func() {
+			p.Await(ctx, eviction.Need{Max: 1, Tenant: 3})
+			done <- nil
+		}()
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := <-done; err != nil && !errors.Is(err, ErrClosed) {
+				t.Fatal(err)
+			}
+		}
 	}
 }

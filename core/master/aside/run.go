@@ -13,26 +13,40 @@ func (p *Policy) run() {
 	for range p.wake {
 		for p.round(&events) {
 		}
-		p.mu.Lock()
-		over := p.closed
-		p.mu.Unlock()
-		if over {
+		if p.over() {
 			break
 		}
 	}
 	_ = p.inner.Close() // nobody is left who could hear of it
 }
 
+// over tells that the policy is closed. Then nobody waits for it any more: who comes later is sent away at once.
+func (p *Policy) over() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		p.dismiss()
+	}
+	return p.closed
+}
+
+// dismiss sends everybody away who waits; called with mu held.
+func (p *Policy) dismiss() {
+	end(p.visits)
+	p.visits = nil
+	p.tellAnswered()
+}
+
 // round tells what waits, lets visitors in and asks one question. It reports that there may be more to do.
 func (p *Policy) round(spare *[]eviction.Event) bool {
 	p.mu.Lock()
-	events, visits, grow, heard := p.queue, p.visits, p.grow, p.pushed
-	p.queue, p.visits, p.grow = (*spare)[:0], nil, 0
 	if p.closed || p.err != nil {
+		p.dismiss()
 		p.mu.Unlock()
-		end(visits)
 		return false
 	}
+	events, visits, grow, heard := p.queue, p.visits, p.grow, p.pushed
+	p.queue, p.visits, p.grow = (*spare)[:0], nil, 0
 	p.mu.Unlock()
 	err := p.tell(events, grow)
 	if *spare = events[:0]; cap(events) > 2*loss {
@@ -73,10 +87,7 @@ func (p *Policy) fail(err error) {
 		p.err = err
 	}
 	p.queue = nil
-	visits := p.visits
-	p.visits = nil
-	end(visits)
-	p.tellAnswered()
+	p.dismiss()
 }
 
 // tellAnswered wakes those who wait for answers; called with mu held.
